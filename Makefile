@@ -1,0 +1,128 @@
+# vla-toolkit: `make demo` and `make test` need nothing but a Debian machine; see README.md.
+#
+#   make             programs and libraries into build/        make test        every test (SAN=1: under ASan and UBSan)
+#   make demo        the main job on real tensors -> results/  make test-gpu    device tests
+#   make install PREFIX=/usr/local                             make clean
+# Variables: CC, CUDA=0 (build without nvcc), NVCC, SAN=1, BUILD (output directory), PREFIX, DESTDIR, WERROR=0.
+
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+VERSION := $(shell sed -n 's/^\#define VLA_VERSION "\(.*\)"/\1/p' lib/vla.h)
+ABI := 0
+ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
+
+ifdef SAN
+BUILD ?= build/san
+SANFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+endif
+BUILD ?= build
+OBJ := $(BUILD)/obj
+NVCC ?= $(shell command -v nvcc 2>/dev/null)
+CUDA ?= $(if $(NVCC),1,0)
+
+WERROR ?= 1
+WARN := -Wall -Wextra -Wconversion -Wshadow $(if $(filter 1,$(WERROR)),-Werror)
+OPT ?= -O2
+CFLAGS += -std=c11 $(OPT) -g $(WARN) $(SANFLAGS) -fPIC -fvisibility=hidden -pthread
+CPPFLAGS += -I. -D_GNU_SOURCE -MMD -MP
+DEPS := openblas lapacke jansson
+DEP_CFLAGS = $(shell pkg-config --cflags $(DEPS))
+DEP_LIBS = $(shell pkg-config --libs $(DEPS))
+LDLIBS = $(DEP_LIBS) -lm -ldl
+
+PROGRAMS := $(patsubst cmd/%.c,$(BUILD)/%,$(wildcard cmd/vla-*.c))
+LIB_OBJS := $(patsubst %.c,$(OBJ)/%.o,$(wildcard lib/*/*.c))
+CPU_PLAIN := $(wildcard kernels/cpu/*_naive_cpu.c kernels/cpu/table.c)
+CPU_FAST := $(filter-out $(CPU_PLAIN),$(wildcard kernels/cpu/*_cpu.c))
+
+ISA_base :=
+ISA_avx2 := -mavx2 -mfma
+ISA_avx512 := -mavx512f -mavx512vl -mavx512dq -mavx512bw -mfma -mprefer-vector-width=512
+ISAS := base $(if $(filter x86_64 amd64,$(ARCH)),avx2 avx512)
+FAST_FLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
+fast_objs = $(foreach isa,$(ISAS),$(patsubst %.c,$(OBJ)/%.$(1).$(isa).o,$(CPU_FAST)))
+CPU_OBJS := $(patsubst %.c,$(OBJ)/%.o,$(CPU_PLAIN)) $(call fast_objs,f32) $(call fast_objs,f64)
+
+CU_SRC := $(wildcard kernels/cuda/*.cu)
+ifneq ($(CU_SRC),)
+ifeq ($(CUDA),1)
+CUDA_OBJS := $(patsubst %.cu,$(OBJ)/%.cu.o,$(CU_SRC))
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+CPPFLAGS += -DVLA_WITH_CUDA
+LDLIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -lrt -lpthread -lstdc++
+NVARCH ?= -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_90,code=compute_90
+NVFLAGS += -std=c++17 -O3 -lineinfo -I. -DVLA_WITH_CUDA -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra $(NVARCH)
+endif
+endif
+
+TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+
+.PHONY: all setup demo test run-tests test-gpu install clean format
+all: $(PROGRAMS) $(BUILD)/libvla.a $(BUILD)/libvla.so
+
+$(OBJ)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(DEP_CFLAGS) $(CFLAGS) -c $< -o $@
+
+$(OBJ)/lib/report/meta.o: CPPFLAGS += -DVLA_BUILD_COMMIT='"$(shell git rev-parse --short=12 HEAD 2>/dev/null)"' \
+	-DVLA_BUILD_CFLAGS='"$(CFLAGS)"'
+
+define fast_rule
+$(OBJ)/%.$(1).$(2).o: %.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CPPFLAGS) -DVLA_REAL_BITS=$(subst f,,$(1)) -DVLA_ISA_$(2) $$(CFLAGS) $$(FAST_FLAGS) $$(ISA_$(2)) -c $$< -o $$@
+endef
+$(foreach bits,f32 f64,$(foreach isa,$(ISAS),$(eval $(call fast_rule,$(bits),$(isa)))))
+
+$(OBJ)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(NVCC) $(NVFLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/libvla.a: $(LIB_OBJS) $(CPU_OBJS) $(CUDA_OBJS)
+	rm -f $@
+	$(AR) rcs $@ $^
+
+$(BUILD)/libvla.so: $(LIB_OBJS) $(CPU_OBJS) $(CUDA_OBJS)
+	$(CC) $(CFLAGS) -shared -Wl,-soname,libvla.so.$(ABI) -o $@ $^ $(LDFLAGS) $(LDLIBS)
+
+$(BUILD)/%: $(OBJ)/cmd/%.o $(BUILD)/libvla.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) $(LDLIBS)
+
+$(BUILD)/tests/%: $(OBJ)/tests/%.o $(BUILD)/libvla.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) $(shell pkg-config --libs cmocka) $(LDLIBS)
+
+setup:
+	@scripts/setup.sh
+
+demo: setup
+	@$(MAKE) --no-print-directory all
+	@scripts/demo.sh $(BUILD)
+
+test: setup
+	@$(MAKE) --no-print-directory run-tests
+
+run-tests: all $(TEST_PROGRAMS)
+	@tests/run.sh $(BUILD)
+
+test-gpu: all
+	@tests/run-gpu.sh $(BUILD)
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 $(BUILD)/libvla.a $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(BUILD)/libvla.so $(DESTDIR)$(PREFIX)/lib/libvla.so.$(VERSION)
+	ln -sf libvla.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libvla.so.$(ABI)
+	ln -sf libvla.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libvla.so
+	install -m 644 lib/vla.h $(DESTDIR)$(PREFIX)/include
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' scripts/vla.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/vla.pc
+
+format:
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+
+clean:
+	rm -rf build
+
+.SECONDARY:
+-include $(shell find $(OBJ) -name '*.d' 2>/dev/null)

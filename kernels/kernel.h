@@ -1,0 +1,34 @@
+/* What a kernel is: one form of one operator on one backend. A kernel knows shapes and pointers only. */
+#ifndef VLA_KERNEL_H
+#define VLA_KERNEL_H
+#include "lib/base/status.h"
+#include "lib/base/threads.h"
+#include "lib/vla.h"
+
+typedef struct vla_call {
+    const vla_problem *problem; /* Tk filled in; chunk and segments 0 where the kernel chooses */
+    const vla_tensors *tensors;
+    vla_pool *pool;
+    void *work;   /* workspace() bytes, 64-byte aligned, contents undefined */
+    void *stream; /* CUDA stream; NULL on the CPU */
+} vla_call;
+
+typedef vla_status (*vla_kernel_run)(const vla_call *call, vla_error *error);
+
+typedef struct vla_kernel {
+    vla_op op;
+    vla_form form;
+    vla_backend backend;
+    /* false with a reason ("dk 300 above 256") when this problem cannot run; NULL: everything runs. */
+    bool (*supports)(const vla_problem *problem, vla_dtype dtype, char *reason, size_t reason_size);
+    /* Bytes of scratch beyond inputs, outputs and state; does not depend on the instruction set. NULL: none.
+     * VLA_ERR_MEMORY on overflow. For state operators it must not grow with T. */
+    vla_status (*workspace)(const vla_problem *problem, vla_dtype dtype, int threads, int64_t *bytes, vla_error *error);
+    /* By dtype and instruction set; NULL where not built. Kernels without variants fill VLA_ISA_BASE only. */
+    vla_kernel_run run[VLA_DTYPES][VLA_ISAS];
+} vla_kernel;
+
+/* The table of a backend, ended by an entry with op == VLA_OPS. */
+extern const vla_kernel vla_cpu_kernels[];
+
+#endif

@@ -1,0 +1,15 @@
+#include "lib/base/status.h"
+#include <stdarg.h>
+#include <stdio.h>
+
+vla_status vla_fail(vla_error *error, vla_status status, const char *format, ...)
+{
+    if (error) {
+        va_list args;
+        va_start(args, format);
+        error->status = status;
+        vsnprintf(error->message, sizeof error->message, format, args);
+        va_end(args);
+    }
+    return status;
+}

@@ -1,0 +1,102 @@
+/* The option grammar of all four programs: long and short names, any order, whole values, one-line errors. */
+#ifndef VLA_CLI_OPTIONS_H
+#define VLA_CLI_OPTIONS_H
+#include "lib/report/report.h"
+#include "lib/vla.h"
+#include <stdio.h>
+
+/* A list of integers from a RANGE: `64`, `64,128`, `64-4096x2` (or *), `64-256+64`, repeated options append; sizes
+ * may end in k or M (1024s). */
+typedef struct vla_range {
+    int64_t *values;
+    int64_t count;
+} vla_range;
+
+/* A list of names or paths. */
+typedef struct vla_strings {
+    const char **values;
+    int64_t count;
+} vla_strings;
+
+typedef enum vla_option_type {
+    VLA_OPT_FLAG,    /* bool *            no argument */
+    VLA_OPT_INT,     /* int64_t *         k and M suffixes, min..max */
+    VLA_OPT_REAL,    /* double *          min..max; nan and inf refused */
+    VLA_OPT_TEXT,    /* const char **     */
+    VLA_OPT_TEXTS,   /* vla_strings *     repeatable, one value a time */
+    VLA_OPT_LIST,    /* vla_strings *     comma-separated, repeatable, items among choices when given */
+    VLA_OPT_CHOICE,  /* const char **     one of choices */
+    VLA_OPT_RANGE    /* vla_range *       items min..max */
+} vla_option_type;
+
+typedef struct vla_option {
+    const char *name;     /* long name without dashes */
+    char letter;          /* 0: none */
+    vla_option_type type;
+    void *target;
+    const char *argument; /* "RANGE", "X" in --help; NULL for flags */
+    const char *help;     /* one line, with the default */
+    const char *const *choices; /* NULL-ended */
+    double min, max;      /* inclusive, for INT, REAL, RANGE; both 0: any value */
+    bool *given;          /* set when the option was used; may be NULL */
+} vla_option;
+
+typedef struct vla_option_group {
+    const char *title;
+    const vla_option *options; /* ended by name == NULL */
+} vla_option_group;
+
+/* Parses argv with getopt_long. Abbreviated long options are refused. Positional arguments go to *words (may be
+ * anywhere). Errors: VLA_ERR_ARGUMENT naming the option, the value and what is accepted. groups end with title NULL.
+ * --help and --version are handled by the caller through vla_cli_wants_help/version before parsing. */
+vla_status vla_options_parse(const vla_option_group *groups, int argc, char **argv, vla_strings *words,
+                             vla_error *error);
+void vla_options_help(FILE *stream, const char *usage, const char *summary, const vla_option_group *groups);
+
+/* One range in text; appends to range. name is for messages ("--T"). */
+vla_status vla_range_parse(vla_range *range, const char *text, const char *name, int64_t min, int64_t max,
+                           vla_error *error);
+void vla_range_set(vla_range *range, int64_t value); /* default: only when empty */
+void vla_range_free(vla_range *range);
+void vla_strings_free(vla_strings *strings);
+
+/* The shared options of DESIGN section 4, one meaning in every program. Fields keep raw lists; empty means the
+ * program's default. */
+typedef struct vla_common {
+    vla_strings ops, forms, dtypes;
+    const char *backend; /* cpu cuda auto */
+    const char *isa;     /* auto base avx2 avx512 */
+    vla_range B, H, T, d, dk, dv, chunk, segments, threads, seeds;
+    double lambda0;      /* 0.1 */
+    const char *features, *qk_norm, *output, *preset;
+    bool no_normalise;
+    int64_t refresh_period;
+    double refresh_eps;
+    int64_t seed;        /* 42 */
+    vla_strings cases, filters;
+    double time_limit;   /* seconds; 0: the program's default */
+    int64_t min_samples; /* 10 */
+    double noise;        /* 0.02 */
+    bool resume, dry_run, strict;
+    const char *expect, *fail_on;
+    const char *input;   /* DIR with q.npy k.npy v.npy [u b g] */
+    vla_strings outputs; /* -o */
+    const char *format;  /* NULL: readable table */
+    const char *plot;    /* DIR */
+    bool quiet, verbose, help, version;
+} vla_common;
+
+void vla_common_init(vla_common *common);
+void vla_common_free(vla_common *common);
+/* Option rows that fill common, as groups to put after the program's own. Valid while common lives. */
+const vla_option_group *vla_common_groups(vla_common *common);
+
+/* Applies features, qk-norm, output, lambda0, refresh, no-normalise and preset to a problem; refuses unknown values. */
+vla_status vla_common_problem(const vla_common *common, vla_problem *problem, vla_error *error);
+/* Opens -o files and --format on stdout. *table: whether the readable table belongs on stdout. */
+vla_status vla_common_report(const vla_common *common, const vla_record *meta, vla_report **report, bool *table,
+                             vla_error *error);
+/* Exit status of a vla_status: 0, 2 usage (argument, unsupported, memory), 3 files, 4 device, 1 numeric. */
+int vla_exit_code(vla_status status);
+
+#endif

@@ -1,0 +1,24 @@
+/* Progress on stderr: a bar on a terminal, nothing elsewhere; colour only without NO_COLOR; interruption as a flag. */
+#ifndef VLA_CLI_PROGRESS_H
+#define VLA_CLI_PROGRESS_H
+#include "lib/vla.h"
+
+typedef struct vla_progress {
+    bool bar, quiet;
+    double started, shown; /* monotonic seconds */
+    char label[96];
+} vla_progress;
+
+vla_progress vla_progress_start(bool quiet);
+/* done of total (any unit); label is what runs now. Redraws at most ten times a second. */
+void vla_progress_update(vla_progress *progress, const char *label, double done, double total);
+void vla_progress_clear(vla_progress *progress);
+/* A line on stderr that does not tear the bar: "PROGRAM: warning: ..." */
+void vla_progress_note(vla_progress *progress, const char *format, ...) VLA_PRINTF(2, 3);
+
+/* Installs handlers for SIGINT and SIGTERM that set a flag; a second signal ends the process as usual. SIGPIPE is
+ * ignored so that a closed pipe is a write error. The flag is the only process-wide variable, for signal safety. */
+void vla_interrupt_install(void);
+bool vla_interrupted(void);
+
+#endif

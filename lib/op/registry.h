@@ -1,0 +1,38 @@
+/* Finding the kernel that runs a problem. */
+#ifndef VLA_OP_REGISTRY_H
+#define VLA_OP_REGISTRY_H
+#include "kernels/kernel.h"
+
+/* i-th kernel over all backends in table order, or NULL past the end. */
+const vla_kernel *vla_kernel_at(int i);
+const vla_kernel *vla_kernel_find(vla_op op, vla_form form, vla_backend backend);
+/* The function for dtype and isa (falling back to lesser instruction sets), or NULL. */
+vla_kernel_run vla_kernel_function(const vla_kernel *kernel, vla_dtype dtype, vla_isa isa);
+/* The instruction set vla_kernel_function would use. */
+vla_isa vla_kernel_isa(const vla_kernel *kernel, vla_dtype dtype, vla_isa isa);
+/* true when the kernel runs the problem at that dtype; otherwise the reason is filled in. */
+bool vla_kernel_supports(const vla_kernel *kernel, const vla_problem *problem, vla_dtype dtype, char *reason,
+                         size_t reason_size);
+/* The form --form best means, from (B, H, T, dk, dv, threads, dtype). Never VLA_NAIVE unless nothing else runs. */
+vla_form vla_best_form(const vla_problem *problem, vla_backend backend, vla_dtype dtype, int threads);
+
+/* Names to values; false when the name is unknown. */
+bool vla_op_parse(const char *name, vla_op *op);
+bool vla_form_parse(const char *name, vla_form *form);
+bool vla_backend_parse(const char *name, vla_backend *backend);
+bool vla_dtype_parse(const char *name, vla_dtype *dtype);
+bool vla_isa_parse(const char *name, vla_isa *isa);
+
+/* Checks every field of a problem; names the field, its value and what is accepted. */
+vla_status vla_problem_check(const vla_problem *problem, vla_error *error);
+bool vla_op_has_S(vla_op op);
+bool vla_op_has_A(vla_op op); /* vla, rls */
+bool vla_op_has_n(vla_op op); /* linear, vla */
+
+/* Facts of a plan, for records. */
+const vla_kernel *vla_plan_kernel(const vla_plan *plan);
+int64_t vla_plan_workspace(const vla_plan *plan);
+vla_isa vla_plan_isa(const vla_plan *plan);
+vla_pool *vla_exec_pool(vla_exec *exec);
+
+#endif
