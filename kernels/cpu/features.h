@@ -99,6 +99,7 @@ INLINE void row_scale(real *out, const real *x, int64_t width, real factor)
 /* log |phi(x)| in double; -inf where phi is 0 in float64, NaN or +inf where it is not finite. */
 static __attribute__((unused)) double phi_log(vla_features features, double x)
 {
+    if (x != x) return x;
     if (features == VLA_ELU1) return x > 0 ? log1p(x) : exp(x) > 0 ? x : -INFINITY;
     if (features == VLA_SILU && !(fabs(x) < INFINITY)) return INFINITY; /* -inf sigmoid(-inf) is NaN */
     if (features == VLA_SILU)
