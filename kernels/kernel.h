@@ -13,19 +13,23 @@ typedef struct vla_call {
     void *stream; /* CUDA stream; NULL on the CPU */
 } vla_call;
 
-typedef vla_status (*vla_kernel_run)(const vla_call *call, vla_error *error);
+/* A kernel compiled for one element type and instruction set: what each kernel file exports, as a const object named
+ * by the file's stem (and KERNEL() suffix where compiled several times). */
+typedef struct vla_variant {
+    /* false with a reason ("dk 300 above 256") when this problem cannot run; NULL: everything runs. */
+    bool (*supports)(const vla_problem *problem, char *reason, size_t reason_size);
+    /* Bytes of scratch beyond inputs, outputs and state. NULL: none. VLA_ERR_MEMORY on overflow. For state operators it
+     * must not grow with T. */
+    vla_status (*workspace)(const vla_problem *problem, int threads, int64_t *bytes, vla_error *error);
+    vla_status (*run)(const vla_call *call, vla_error *error);
+} vla_variant;
 
 typedef struct vla_kernel {
     vla_op op;
     vla_form form;
     vla_backend backend;
-    /* false with a reason ("dk 300 above 256") when this problem cannot run; NULL: everything runs. */
-    bool (*supports)(const vla_problem *problem, vla_dtype dtype, char *reason, size_t reason_size);
-    /* Bytes of scratch beyond inputs, outputs and state; does not depend on the instruction set. NULL: none.
-     * VLA_ERR_MEMORY on overflow. For state operators it must not grow with T. */
-    vla_status (*workspace)(const vla_problem *problem, vla_dtype dtype, int threads, int64_t *bytes, vla_error *error);
-    /* By dtype and instruction set; NULL where not built. Kernels without variants fill VLA_ISA_BASE only. */
-    vla_kernel_run run[VLA_DTYPES][VLA_ISAS];
+    /* NULL where not built. Kernels without instruction-set variants fill VLA_ISA_BASE only. */
+    const vla_variant *variants[VLA_DTYPES][VLA_ISAS];
 } vla_kernel;
 
 /* The table of a backend, ended by an entry with op == VLA_OPS. */

@@ -44,7 +44,15 @@ typedef struct vla_error {
 } vla_error;
 
 typedef enum vla_op { VLA_SOFTMAX, VLA_LINEAR, VLA_DELTA, VLA_DECAY, VLA_VLA, VLA_RLS, VLA_OPS } vla_op;
-typedef enum vla_form { VLA_NAIVE, VLA_RECURRENT, VLA_STEPWISE, VLA_CHUNK, VLA_SCAN, VLA_FORMS, VLA_BEST = -1 } vla_form;
+typedef enum vla_form {
+    VLA_NAIVE,
+    VLA_RECURRENT,
+    VLA_STEPWISE,
+    VLA_CHUNK,
+    VLA_SCAN,
+    VLA_FORMS,
+    VLA_BEST = -1
+} vla_form;
 typedef enum vla_backend { VLA_CPU, VLA_CUDA, VLA_BACKENDS, VLA_AUTO = -1 } vla_backend;
 typedef enum vla_dtype { VLA_F64, VLA_F32, VLA_BF16, VLA_F16, VLA_DTYPES } vla_dtype;
 /* Instruction set of a CPU kernel. VLA_ISA_BASE is what every processor of the architecture has (SSE2, NEON). */
@@ -59,24 +67,25 @@ typedef enum vla_gate { VLA_GATE_NONE, VLA_GATE_TOKEN, VLA_GATE_ROW } vla_gate;
 
 typedef struct vla_problem {
     vla_op op;
-    int64_t B, H, T;    /* batch, heads, tokens (queries); T = 0 is allowed */
-    int64_t Tk;         /* softmax only: keys, at least T; the last query sees the last key. 0 means T. */
-    int64_t dk, dv;     /* key and value width, at least 1 */
+    int64_t B, H, T; /* batch, heads, tokens (queries); T = 0 is allowed */
+    int64_t Tk;      /* softmax only: keys, at least T; the last query sees the last key. 0 means T. */
+    int64_t dk, dv;  /* key and value width, at least 1 */
     vla_features features;
-    bool qk_l2;         /* also qf = unit(qf) */
-    vla_output output;  /* vla: divide by n.qf (ratio) or not (plain) */
-    bool no_normalise;  /* vla: kh = kf and a = A kh, the unstable form */
-    double lambda0;     /* vla, rls: A_0 = P_0 = I/lambda0, > 0 */
+    bool qk_l2;             /* also qf = unit(qf) */
+    vla_output output;      /* vla: divide by n.qf (ratio) or not (plain) */
+    bool no_normalise;      /* vla: kh = kf and a = A kh, the unstable form */
+    double lambda0;         /* vla, rls: A_0 = P_0 = I/lambda0, > 0 */
     int64_t refresh_period; /* vla: A += refresh_eps I at steps P, 2P, ... counted from the sequence start; 0 is off */
     double refresh_eps;
-    vla_gate gate;      /* decay: the shape of g */
-    int64_t chunk;      /* tokens per chunk, 0 = chosen */
-    int64_t segments;   /* segments of a scan, 0 = chosen */
+    vla_gate gate;    /* decay: the shape of g */
+    int64_t chunk;    /* tokens per chunk, 0 = chosen */
+    int64_t segments; /* segments of a scan, 0 = chosen */
 } vla_problem;
 
 /* Pointers of one run, in the plan's dtype (naive: float64). Absent inputs are NULL: u = k, beta = 1, g = 1.
  * S, A, n and *t are read as the state at the start when state_in is set, and receive the state at the end when
- * not NULL. With state_in unset the run starts from S = 0, A = I/lambda0, n = 0, t = 0. alpha (vla only) is optional. */
+ * not NULL. With state_in unset the run starts from S = 0, A = I/lambda0, n = 0, t = 0. alpha (vla only) is optional.
+ */
 typedef struct vla_tensors {
     const void *q, *k, *v, *u, *b, *g;
     void *o;

@@ -62,13 +62,31 @@ enum { LANES = VLA_VEC_BYTES / (int)sizeof(real) };
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
-INLINE vec vload(const real *p) { return *(const vecu *)p; }
-INLINE void vstore(real *p, vec x) { *(vecu *)p = x; }
-INLINE vec vset(real x) { return x - (vec){0}; } /* x - 0 keeps -0, NaN and infinities */
-INLINE vec vselect(ivec mask, vec a, vec b) { return (vec)((mask & (ivec)a) | (~mask & (ivec)b)); }
+INLINE vec vload(const real *p)
+{
+    return *(const vecu *)p;
+}
+INLINE void vstore(real *p, vec x)
+{
+    *(vecu *)p = x;
+}
+INLINE vec vset(real x)
+{
+    return x - (vec){0};
+} /* x - 0 keeps -0, NaN and infinities */
+INLINE vec vselect(ivec mask, vec a, vec b)
+{
+    return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
+}
 /* NaN in either operand gives b: put the value that must survive second. */
-INLINE vec vmax(vec a, vec b) { return vselect(a > b, a, b); }
-INLINE vec vmin(vec a, vec b) { return vselect(a < b, a, b); }
+INLINE vec vmax(vec a, vec b)
+{
+    return vselect(a > b, a, b);
+}
+INLINE vec vmin(vec a, vec b)
+{
+    return vselect(a < b, a, b);
+}
 
 INLINE real vsum(vec x)
 {
@@ -87,8 +105,9 @@ INLINE vec vexp(vec x)
 #if VLA_REAL_BITS == 64
     const real shift = 0x1.8p52, high = 709.79, low = -708.39;
     const real ln2_hi = 0x1.62e42feep-1, ln2_lo = 0x1.a39ef35793c76p-33;
-    static const real c[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0,
-                             1.0 / 40320.0, 1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5};
+    static const real c[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0,
+                             1.0 / 362880.0,     1.0 / 40320.0,     1.0 / 5040.0,     1.0 / 720.0,
+                             1.0 / 120.0,        1.0 / 24.0,        1.0 / 6.0,        0.5};
     enum { MANTISSA = 52, BIAS = 1023 };
 #else
     const real shift = 0x1.8p23f, high = 88.73f, low = -87.33f;

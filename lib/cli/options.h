@@ -19,26 +19,26 @@ typedef struct vla_strings {
 } vla_strings;
 
 typedef enum vla_option_type {
-    VLA_OPT_FLAG,    /* bool *            no argument */
-    VLA_OPT_INT,     /* int64_t *         k and M suffixes, min..max */
-    VLA_OPT_REAL,    /* double *          min..max; nan and inf refused */
-    VLA_OPT_TEXT,    /* const char **     */
-    VLA_OPT_TEXTS,   /* vla_strings *     repeatable, one value a time */
-    VLA_OPT_LIST,    /* vla_strings *     comma-separated, repeatable, items among choices when given */
-    VLA_OPT_CHOICE,  /* const char **     one of choices */
-    VLA_OPT_RANGE    /* vla_range *       items min..max */
+    VLA_OPT_FLAG,   /* bool *            no argument */
+    VLA_OPT_INT,    /* int64_t *         k and M suffixes, min..max */
+    VLA_OPT_REAL,   /* double *          min..max; nan and inf refused */
+    VLA_OPT_TEXT,   /* const char **     */
+    VLA_OPT_TEXTS,  /* vla_strings *     repeatable, one value a time */
+    VLA_OPT_LIST,   /* vla_strings *     comma-separated, repeatable, items among choices when given */
+    VLA_OPT_CHOICE, /* const char **     one of choices */
+    VLA_OPT_RANGE   /* vla_range *       items min..max */
 } vla_option_type;
 
 typedef struct vla_option {
-    const char *name;     /* long name without dashes */
-    char letter;          /* 0: none */
+    const char *name; /* long name without dashes */
+    char letter;      /* 0: none */
     vla_option_type type;
     void *target;
-    const char *argument; /* "RANGE", "X" in --help; NULL for flags */
-    const char *help;     /* one line, with the default */
+    const char *argument;       /* "RANGE", "X" in --help; NULL for flags */
+    const char *help;           /* one line, with the default */
     const char *const *choices; /* NULL-ended */
-    double min, max;      /* inclusive, for INT, REAL, RANGE; both 0: any value */
-    bool *given;          /* set when the option was used; may be NULL */
+    double min, max;            /* inclusive, for INT, REAL, RANGE; both 0: any value */
+    bool *given;                /* set when the option was used; may be NULL */
 } vla_option;
 
 typedef struct vla_option_group {
@@ -67,12 +67,12 @@ typedef struct vla_common {
     const char *backend; /* cpu cuda auto */
     const char *isa;     /* auto base avx2 avx512 */
     vla_range B, H, T, d, dk, dv, chunk, segments, threads, seeds;
-    double lambda0;      /* 0.1 */
+    double lambda0; /* 0.1 */
     const char *features, *qk_norm, *output, *preset;
     bool no_normalise;
     int64_t refresh_period;
     double refresh_eps;
-    int64_t seed;        /* 42 */
+    int64_t seed; /* 42 */
     vla_strings cases, filters;
     double time_limit;   /* seconds; 0: the program's default */
     int64_t min_samples; /* 10 */

@@ -6,15 +6,20 @@
 /* i-th kernel over all backends in table order, or NULL past the end. */
 const vla_kernel *vla_kernel_at(int i);
 const vla_kernel *vla_kernel_find(vla_op op, vla_form form, vla_backend backend);
-/* The function for dtype and isa (falling back to lesser instruction sets), or NULL. */
-vla_kernel_run vla_kernel_function(const vla_kernel *kernel, vla_dtype dtype, vla_isa isa);
-/* The instruction set vla_kernel_function would use. */
-vla_isa vla_kernel_isa(const vla_kernel *kernel, vla_dtype dtype, vla_isa isa);
+/* The variant for dtype at isa, or at the next lesser instruction set that is built; NULL when there is none.
+ * *used (may be NULL) is the instruction set found. */
+const vla_variant *vla_kernel_variant(const vla_kernel *kernel, vla_dtype dtype, vla_isa isa, vla_isa *used);
+/* The widest instruction set this processor has. */
+vla_isa vla_isa_detect(void);
 /* true when the kernel runs the problem at that dtype; otherwise the reason is filled in. */
 bool vla_kernel_supports(const vla_kernel *kernel, const vla_problem *problem, vla_dtype dtype, char *reason,
                          size_t reason_size);
 /* The form --form best means, from (B, H, T, dk, dv, threads, dtype). Never VLA_NAIVE unless nothing else runs. */
 vla_form vla_best_form(const vla_problem *problem, vla_backend backend, vla_dtype dtype, int threads);
+
+/* State out of a run of T tokens without a plan: the starting state S = 0, A = I/lambda0, n = 0 in dtype. Any pointer
+ * may be NULL. S [B,H,dv,dk], A [B,H,dk,dk], n [B,H,dk]. */
+void vla_state_start(const vla_problem *problem, vla_dtype dtype, void *S, void *A, void *n);
 
 /* Names to values; false when the name is unknown. */
 bool vla_op_parse(const char *name, vla_op *op);

@@ -3,8 +3,15 @@
 #define VLA_FIGURE_H
 #include "lib/vla.h"
 
-typedef enum vla_mark { VLA_LINES, VLA_POINTS, VLA_LINESPOINTS, VLA_QUARTILES /* line with low/high bars */,
-                        VLA_BAND /* filled between low and high */, VLA_BOXES /* histogram */, VLA_DASHED } vla_mark;
+typedef enum vla_mark {
+    VLA_LINES,
+    VLA_POINTS,
+    VLA_LINESPOINTS,
+    VLA_QUARTILES /* line with low/high bars */,
+    VLA_BAND /* filled between low and high */,
+    VLA_BOXES /* histogram */,
+    VLA_DASHED
+} vla_mark;
 
 typedef struct vla_series {
     const char *title; /* plain text: escaped for gnuplot by the writer; NULL: not in the key */

@@ -3,8 +3,14 @@
 #define VLA_RECORD_H
 #include "lib/vla.h"
 
-typedef enum vla_value_type { VLA_VALUE_NULL, VLA_VALUE_STRING, VLA_VALUE_INT, VLA_VALUE_REAL, VLA_VALUE_BOOL,
-                              VLA_VALUE_REALS /* JSON only: raw samples */ } vla_value_type;
+typedef enum vla_value_type {
+    VLA_VALUE_NULL,
+    VLA_VALUE_STRING,
+    VLA_VALUE_INT,
+    VLA_VALUE_REAL,
+    VLA_VALUE_BOOL,
+    VLA_VALUE_REALS /* JSON only: raw samples */
+} vla_value_type;
 
 typedef struct vla_value {
     vla_value_type type;
@@ -13,7 +19,10 @@ typedef struct vla_value {
         int64_t integer;
         double real;
         bool boolean;
-        struct { double *data; int64_t count; } reals;
+        struct {
+            double *data;
+            int64_t count;
+        } reals;
     };
 } vla_value;
 

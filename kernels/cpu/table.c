@@ -1,0 +1,36 @@
+/* Every CPU kernel. Adding a form is one file and one line here: FAST(operator, form, stem) for files compiled for each
+ * element type and instruction set, NAIVE(operator, stem) for plain float64. */
+#include "kernels/kernel.h"
+
+#define KERNELS                           \
+    NAIVE(VLA_SOFTMAX, softmax_naive_cpu) \
+    NAIVE(VLA_LINEAR, linear_naive_cpu)   \
+    NAIVE(VLA_DELTA, delta_naive_cpu)     \
+    NAIVE(VLA_DECAY, decay_naive_cpu)     \
+    NAIVE(VLA_VLA, vla_naive_cpu)         \
+    NAIVE(VLA_RLS, rls_naive_cpu)
+
+#define NAIVE(OP, stem) extern const vla_variant stem;
+#if defined(__x86_64__)
+#define FAST(OP, FORM, stem)                                                                                        \
+    extern const vla_variant stem##_f32_base, stem##_f32_avx2, stem##_f32_avx512, stem##_f64_base, stem##_f64_avx2, \
+        stem##_f64_avx512;
+#else
+#define FAST(OP, FORM, stem) extern const vla_variant stem##_f32_base, stem##_f64_base;
+#endif
+KERNELS
+#undef NAIVE
+#undef FAST
+
+#define NAIVE(OP, stem) {OP, VLA_NAIVE, VLA_CPU, {[VLA_F64] = {&stem}}},
+#if defined(__x86_64__)
+#define FAST(OP, FORM, stem)                                                \
+    {OP,                                                                    \
+     FORM,                                                                  \
+     VLA_CPU,                                                               \
+     {[VLA_F64] = {&stem##_f64_base, &stem##_f64_avx2, &stem##_f64_avx512}, \
+      [VLA_F32] = {&stem##_f32_base, &stem##_f32_avx2, &stem##_f32_avx512}}},
+#else
+#define FAST(OP, FORM, stem) {OP, FORM, VLA_CPU, {[VLA_F64] = {&stem##_f64_base}, [VLA_F32] = {&stem##_f32_base}}},
+#endif
+const vla_kernel vla_cpu_kernels[] = {KERNELS{.op = VLA_OPS}};

@@ -1,0 +1,75 @@
+#include "lib/op/registry.h"
+#include <stdio.h>
+
+static const vla_kernel *const tables[] = {vla_cpu_kernels};
+
+const vla_kernel *vla_kernel_at(int i)
+{
+    for (size_t table = 0; table < sizeof tables / sizeof *tables; table++)
+        for (const vla_kernel *kernel = tables[table]; kernel->op != VLA_OPS; kernel++)
+            if (i-- == 0) return kernel;
+    return NULL;
+}
+
+const vla_kernel *vla_kernel_find(vla_op op, vla_form form, vla_backend backend)
+{
+    const vla_kernel *kernel = NULL;
+    for (int i = 0; (kernel = vla_kernel_at(i)); i++)
+        if (kernel->op == op && kernel->form == form && kernel->backend == backend) return kernel;
+    return NULL;
+}
+
+vla_isa vla_isa_detect(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw"))
+        return VLA_ISA_AVX512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return VLA_ISA_AVX2;
+#endif
+    return VLA_ISA_BASE;
+}
+
+const vla_variant *vla_kernel_variant(const vla_kernel *kernel, vla_dtype dtype, vla_isa isa, vla_isa *used)
+{
+    if ((int)dtype < 0 || dtype >= VLA_DTYPES) return NULL;
+    for (int i = isa == VLA_ISA_AUTO ? (int)vla_isa_detect() : (int)isa; i >= 0; i--)
+        if (kernel->variants[dtype][i]) {
+            if (used) *used = (vla_isa)i;
+            return kernel->variants[dtype][i];
+        }
+    return NULL;
+}
+
+bool vla_kernel_supports(const vla_kernel *kernel, const vla_problem *problem, vla_dtype dtype, char *reason,
+                         size_t reason_size)
+{
+    const vla_variant *variant = vla_kernel_variant(kernel, dtype, VLA_ISA_AUTO, NULL);
+    if (!variant) {
+        snprintf(reason, reason_size, "%s/%s/%s has no %s kernel", vla_op_name(kernel->op), vla_form_name(kernel->form),
+                 vla_backend_name(kernel->backend), vla_dtype_name(dtype));
+        return false;
+    }
+    return !variant->supports || variant->supports(problem, reason, reason_size);
+}
+
+static bool runs(const vla_problem *problem, vla_form form, vla_backend backend, vla_dtype dtype)
+{
+    char reason[160];
+    const vla_kernel *kernel = vla_kernel_find(problem->op, form, backend);
+    return kernel && vla_kernel_supports(kernel, problem, dtype, reason, sizeof reason);
+}
+
+vla_form vla_best_form(const vla_problem *problem, vla_backend backend, vla_dtype dtype, int threads)
+{
+    const bool short_run = problem->T <= 1;
+    /* With fewer heads than threads only the scan keeps every thread busy; it needs length to pay for itself. */
+    const bool few_heads = problem->B * problem->H < threads && problem->T >= 2048;
+    const vla_form order[] = {short_run   ? VLA_RECURRENT
+                              : few_heads ? VLA_SCAN
+                                          : VLA_CHUNK,
+                              VLA_CHUNK, VLA_RECURRENT, VLA_STEPWISE};
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
+        if (runs(problem, order[i], backend, dtype)) return order[i];
+    return VLA_NAIVE;
+}
