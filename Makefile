@@ -3,9 +3,12 @@
 #   make             programs and libraries into build/        make test        every test (SAN=1: under ASan and UBSan)
 #   make demo        the main job on real tensors -> results/  make test-gpu    device tests
 #   make install PREFIX=/usr/local                             make clean
-# Variables: CC, CUDA=0 (build without nvcc), NVCC, SAN=1, BUILD (output directory), PREFIX, DESTDIR, WERROR=0.
+# Variables: V=1 (show commands), CC, CUDA=0 (build without nvcc), NVCC, SAN=1, BUILD (output directory), PREFIX, DESTDIR, WERROR=0.
 
 SHELL := /bin/bash
+V ?= 0
+Q := $(if $(filter 1,$(V)),,@)
+say = @$(if $(filter 1,$(V)),:,printf '  %-5s %s\n' $(1) $@)
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^\#define VLA_VERSION "\(.*\)"/\1/p' lib/vla.h)
 ABI := 0
@@ -62,7 +65,8 @@ all: $(PROGRAMS) $(BUILD)/libvla.a $(BUILD)/libvla.so
 
 $(OBJ)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(DEP_CFLAGS) $(CFLAGS) -c $< -o $@
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS) $(DEP_CFLAGS) $(CFLAGS) -c $< -o $@
 
 $(OBJ)/lib/report/meta.o: CPPFLAGS += -DVLA_BUILD_COMMIT='"$(shell git rev-parse --short=12 HEAD 2>/dev/null)"' \
 	-DVLA_BUILD_CFLAGS='"$(CFLAGS)"'
@@ -70,27 +74,33 @@ $(OBJ)/lib/report/meta.o: CPPFLAGS += -DVLA_BUILD_COMMIT='"$(shell git rev-parse
 define fast_rule
 $(OBJ)/%.$(1).$(2).o: %.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) -DVLA_REAL_BITS=$(subst f,,$(1)) -DVLA_ISA_$(2) $$(CFLAGS) $$(FAST_FLAGS) $$(ISA_$(2)) -c $$< -o $$@
+	$$(call say,CC)
+	$$(Q)$$(CC) $$(CPPFLAGS) -DVLA_REAL_BITS=$(subst f,,$(1)) -DVLA_ISA_$(2) $$(CFLAGS) $$(FAST_FLAGS) $$(ISA_$(2)) -c $$< -o $$@
 endef
 $(foreach bits,f32 f64,$(foreach isa,$(ISAS),$(eval $(call fast_rule,$(bits),$(isa)))))
 
 $(OBJ)/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(NVCC) $(NVFLAGS) -MMD -MP -c $< -o $@
+	$(call say,NVCC)
+	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -c $< -o $@
 
 $(BUILD)/libvla.a: $(LIB_OBJS) $(CPU_OBJS) $(CUDA_OBJS)
-	rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,AR)
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
 
 $(BUILD)/libvla.so: $(LIB_OBJS) $(CPU_OBJS) $(CUDA_OBJS)
-	$(CC) $(CFLAGS) -shared -Wl,-soname,libvla.so.$(ABI) -o $@ $^ $(LDFLAGS) $(LDLIBS)
+	$(call say,LD)
+	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libvla.so.$(ABI) -o $@ $^ $(LDFLAGS) $(LDLIBS)
 
 $(BUILD)/%: $(OBJ)/cmd/%.o $(BUILD)/libvla.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) $(LDLIBS)
+	$(call say,LD)
+	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) $(LDLIBS)
 
 $(BUILD)/tests/%: $(OBJ)/tests/%.o $(BUILD)/libvla.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) $(shell pkg-config --libs cmocka) $(LDLIBS)
+	$(call say,LD)
+	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) $(shell pkg-config --libs cmocka) $(LDLIBS)
 
 setup:
 	@scripts/setup.sh
