@@ -31,7 +31,10 @@ typedef struct joint {
 
 typedef enum order { WIN, LOSS, CLOSE } order; /* CLOSE: within noise */
 
-static bool at_or_below(const joint *j) { return j->a->value <= j->b->value; }
+static bool at_or_below(const joint *j)
+{
+    return j->a->value <= j->b->value;
+}
 
 static order order_of(const joint *j)
 {
@@ -61,7 +64,10 @@ static int64_t sort_points(const vla_curve *curve, const vla_point **sorted)
     return n;
 }
 
-static bool usable(const vla_point *p) { return p->known && isfinite(p->time.value) && p->x > 0; }
+static bool usable(const vla_point *p)
+{
+    return p->known && isfinite(p->time.value) && p->x > 0;
+}
 
 static int64_t join(const vla_point **a, int64_t na, const vla_point **b, int64_t nb, joint *joined)
 {
@@ -247,8 +253,14 @@ static vla_status find_among(const joint *joined, int64_t count, joint *known, d
 vla_status vla_crossover_find(const vla_curve *a, const vla_curve *b, double tolerance, int replicates, vla_rng *rng,
                               vla_crossover *crossover, vla_error *error)
 {
-    *crossover = (vla_crossover){.state = VLA_CROSSOVER_UNKNOWN, .lo = NAN, .hi = NAN, .estimate = NAN,
-                                 .ci_lo = NAN, .ci_hi = NAN, .slope_a = NAN, .slope_b = NAN};
+    *crossover = (vla_crossover){.state = VLA_CROSSOVER_UNKNOWN,
+                                 .lo = NAN,
+                                 .hi = NAN,
+                                 .estimate = NAN,
+                                 .ci_lo = NAN,
+                                 .ci_hi = NAN,
+                                 .slope_a = NAN,
+                                 .slope_b = NAN};
     const int64_t fewer = a->count < b->count ? a->count : b->count;
     void *points, *joints;
     vla_status status = vla_alloc(&points, a->count + b->count, sizeof(vla_point *), "curves", error);

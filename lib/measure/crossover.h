@@ -17,25 +17,25 @@ typedef struct vla_curve {
 } vla_curve;
 
 typedef enum vla_crossover_state {
-    VLA_CROSSOVER_FOUND,       /* between lo and hi */
-    VLA_CROSSOVER_NONE,        /* A is above B at the largest common x: none <= x_max */
-    VLA_CROSSOVER_UNKNOWN,     /* nothing to compare, or an unknown row inside what lo..hi would claim */
-    VLA_CROSSOVER_SEVERAL,     /* the order changes more than once; lo..hi is the last change, absent if that is a loss */
+    VLA_CROSSOVER_FOUND,   /* between lo and hi */
+    VLA_CROSSOVER_NONE,    /* A is above B at the largest common x: none <= x_max */
+    VLA_CROSSOVER_UNKNOWN, /* nothing to compare, or an unknown row inside what lo..hi would claim */
+    VLA_CROSSOVER_SEVERAL, /* the order changes more than once; lo..hi is the last change, absent if that is a loss */
     VLA_CROSSOVER_BELOW_RANGE, /* A is at or below B from the smallest common x on: <= hi */
     VLA_CROSSOVER_STATES
 } vla_crossover_state;
 
 typedef struct vla_crossover {
     vla_crossover_state state;
-    double lo, hi;       /* A above B at lo, at or below it from hi on; NaN where there is none */
-    double estimate;     /* where the log-log chords meet between lo and hi */
-    double ci_lo, ci_hi; /* 95 % bootstrap interval of the estimate; NaN when most replicates have none */
+    double lo, hi;           /* A above B at lo, at or below it from hi on; NaN where there is none */
+    double estimate;         /* where the log-log chords meet between lo and hi */
+    double ci_lo, ci_hi;     /* 95 % bootstrap interval of the estimate; NaN when most replicates have none */
     double slope_a, slope_b; /* local exponents d log time / d log x around the crossover; NaN when unknown */
-    int changes;         /* how often the order changes beyond noise */
-    bool overlap;        /* the medians' intervals overlap at lo or at hi: closer than noise can tell */
-    int64_t x_min, x_max; /* smallest and largest x where both are known */
+    int changes;             /* how often the order changes beyond noise */
+    bool overlap;            /* the medians' intervals overlap at lo or at hi: closer than noise can tell */
+    int64_t x_min, x_max;    /* smallest and largest x where both are known */
     int64_t common, unknown; /* x with both known; x with a row that is not known */
-    int64_t next;        /* x to measure next to narrow lo..hi, 0 when done */
+    int64_t next;            /* x to measure next to narrow lo..hi, 0 when done */
 } vla_crossover;
 
 const char *vla_crossover_state_name(vla_crossover_state state);

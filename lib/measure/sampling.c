@@ -20,7 +20,10 @@ vla_stop vla_stop_decide(const vla_stop_rule *rule, int64_t n, double noise, dou
     return VLA_GO_ON;
 }
 
-static double now(const vla_sampler *sampler) { return sampler->subject.clock ? sampler->subject.clock() : vla_now(); }
+static double now(const vla_sampler *sampler)
+{
+    return sampler->subject.clock ? sampler->subject.clock() : vla_now();
+}
 
 /* Seconds for one repeat of the subject, state reset outside the timed region. */
 static vla_status time_once(vla_sampler *sampler, int64_t iterations, double *seconds, vla_error *error)

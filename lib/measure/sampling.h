@@ -43,7 +43,7 @@ typedef struct vla_sampler {
     int64_t iterations; /* per sample; found by doubling */
     double *samples;    /* seconds per iteration; owned */
     int64_t n, capacity;
-    double first;       /* the warm-up's seconds per iteration */
+    double first; /* the warm-up's seconds per iteration */
     double timed; /* seconds inside samples */
     double own;   /* wall seconds spent in this sampler, resets included */
     vla_stop stop;

@@ -55,8 +55,15 @@ static void summarise_sorted(double *sorted, int64_t n, vla_summary *s)
 
 vla_status vla_summarise(const double *samples, int64_t n, vla_summary *summary, vla_error *error)
 {
-    *summary = (vla_summary){.min = NAN, .q1 = NAN, .median = NAN, .q3 = NAN, .max = NAN,
-                             .mad = NAN, .noise = NAN, .median_lo = NAN, .median_hi = NAN};
+    *summary = (vla_summary){.min = NAN,
+                             .q1 = NAN,
+                             .median = NAN,
+                             .q3 = NAN,
+                             .max = NAN,
+                             .mad = NAN,
+                             .noise = NAN,
+                             .median_lo = NAN,
+                             .median_hi = NAN};
     void *memory;
     vla_status status = vla_alloc(&memory, n, sizeof(double), "samples", error);
     if (status) return status;

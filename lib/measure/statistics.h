@@ -8,10 +8,10 @@
 enum { VLA_MIN_FOR_NOISE = 5 };
 
 typedef struct vla_summary {
-    int64_t n;       /* finite samples */
-    int64_t invalid; /* samples that were NaN or infinite: left out of everything else */
+    int64_t n;                       /* finite samples */
+    int64_t invalid;                 /* samples that were NaN or infinite: left out of everything else */
     double min, q1, median, q3, max; /* NaN when n = 0 */
-    double mad;       /* median of |x - median| */
+    double mad;                      /* median of |x - median| */
     double noise;     /* relative standard error of the median, 1.2533 * 1.4826 mad / (sqrt(n) median); NaN for n < 5 or
                          a median that is not positive */
     double median_lo; /* distribution-free 95 % interval of the median; with fewer than 6 samples their range */
@@ -21,7 +21,8 @@ typedef struct vla_summary {
 vla_status vla_summarise(const double *samples, int64_t n, vla_summary *summary, vla_error *error);
 
 void vla_sort(double *values, int64_t n); /* ascending; no NaN among them */
-/* Quantile p in [0, 1] of ascending values, linear between order statistics (Hyndman and Fan's type 7); NaN for n = 0. */
+/* Quantile p in [0, 1] of ascending values, linear between order statistics (Hyndman and Fan's type 7); NaN for n = 0.
+ */
 double vla_quantile(const double *sorted, int64_t n, double p);
 /* Samples beyond 3 interquartile ranges outside the quartiles. */
 int64_t vla_outliers(const double *samples, int64_t n, const vla_summary *summary);

@@ -12,13 +12,19 @@ double vla_work_flops(const vla_problem *p)
     const double dk = (double)p->dk, dv = (double)p->dv, heads = (double)p->B * (double)p->H;
     const double tokens = heads * (double)p->T;
     switch (p->op) {
-    case VLA_SOFTMAX: return heads * allowed_pairs(p) * 2 * (dk + dv);
-    case VLA_LINEAR: return tokens * 4 * dk * dv;
+    case VLA_SOFTMAX:
+        return heads * allowed_pairs(p) * 2 * (dk + dv);
+    case VLA_LINEAR:
+        return tokens * 4 * dk * dv;
     case VLA_DELTA:
-    case VLA_DECAY: return tokens * 6 * dk * dv;
-    case VLA_VLA: return tokens * (6 * dk * dk + 6 * dk * dv);
-    case VLA_RLS: return tokens * (4 * dk * dk + 6 * dk * dv);
-    case VLA_OPS: break;
+    case VLA_DECAY:
+        return tokens * 6 * dk * dv;
+    case VLA_VLA:
+        return tokens * (6 * dk * dk + 6 * dk * dv);
+    case VLA_RLS:
+        return tokens * (4 * dk * dk + 6 * dk * dv);
+    case VLA_OPS:
+        break;
     }
     return 0;
 }
@@ -39,13 +45,24 @@ double vla_state_bytes(const vla_problem *p, vla_dtype dtype)
     const double dk = (double)p->dk, dv = (double)p->dv;
     double values = 0;
     switch (p->op) {
-    case VLA_SOFTMAX: values = (double)(p->Tk ? p->Tk : p->T) * (dk + dv); break;
-    case VLA_LINEAR: values = dv * dk + dk; break;
+    case VLA_SOFTMAX:
+        values = (double)(p->Tk ? p->Tk : p->T) * (dk + dv);
+        break;
+    case VLA_LINEAR:
+        values = dv * dk + dk;
+        break;
     case VLA_DELTA:
-    case VLA_DECAY: values = dv * dk; break;
-    case VLA_VLA: values = dv * dk + dk * dk + dk; break;
-    case VLA_RLS: values = dv * dk + dk * dk; break;
-    case VLA_OPS: break;
+    case VLA_DECAY:
+        values = dv * dk;
+        break;
+    case VLA_VLA:
+        values = dv * dk + dk * dk + dk;
+        break;
+    case VLA_RLS:
+        values = dv * dk + dk * dk;
+        break;
+    case VLA_OPS:
+        break;
     }
     return (double)p->B * (double)p->H * values * (double)vla_dtype_size(dtype);
 }
