@@ -48,7 +48,7 @@ typedef struct vla_option_group {
 
 /* Parses argv with getopt_long. Abbreviated long options are refused. Positional arguments go to *words (may be
  * anywhere). Errors: VLA_ERR_ARGUMENT naming the option, the value and what is accepted. groups end with title NULL.
- * --help and --version are handled by the caller through vla_cli_wants_help/version before parsing. */
+ * Scalars given twice keep the last value; lists and ranges append. Not thread-safe (getopt is not). */
 vla_status vla_options_parse(const vla_option_group *groups, int argc, char **argv, vla_strings *words,
                              vla_error *error);
 void vla_options_help(FILE *stream, const char *usage, const char *summary, const vla_option_group *groups);
@@ -84,12 +84,34 @@ typedef struct vla_common {
     const char *format;  /* NULL: readable table */
     const char *plot;    /* DIR */
     bool quiet, verbose, help, version;
+    bool lambda0_given;
+    void *tables; /* the option rows */
 } vla_common;
 
 void vla_common_init(vla_common *common);
 void vla_common_free(vla_common *common);
-/* Option rows that fill common, as groups to put after the program's own. Valid while common lives. */
+#define VLA_COMMON_GROUPS 3
+/* Option rows that fill common: VLA_COMMON_GROUPS groups (and an end) to put after the program's own. Valid while
+ * common lives and stays where it is; NULL when out of memory. */
 const vla_option_group *vla_common_groups(vla_common *common);
+
+/* --op, --dtype and --form as values, "all" expanded, repetitions dropped. Return the count, 0 when not given.
+ * forms may hold VLA_BEST; room for VLA_OPS, VLA_DTYPES, VLA_FORMS + 1. */
+int vla_common_ops(const vla_common *common, vla_op *ops);
+int vla_common_dtypes(const vla_common *common, vla_dtype *dtypes);
+int vla_common_forms(const vla_common *common, vla_form *forms);
+/* i-th pair of widths, false past the end: --d gives pairs (d, d), default 64; with --dk or --dv every dk (default: the
+ * values of --d) is combined with every dv (default: the values of --d). */
+bool vla_common_width(const vla_common *common, int64_t i, int64_t *dk, int64_t *dv);
+
+/* Everything a program's first lines need: parse argv, answer --help and --version on out, errors on err. True: go on.
+ * False: leave main with *exit_code. */
+typedef struct vla_cli {
+    const char *program, *usage, *summary;
+    const vla_option_group *groups; /* the program's own and the shared ones, ended by title NULL */
+    const vla_common *common;
+} vla_cli;
+bool vla_cli_parse(const vla_cli *cli, int argc, char **argv, vla_strings *words, FILE *out, FILE *err, int *exit_code);
 
 /* Applies features, qk-norm, output, lambda0, refresh, no-normalise and preset to a problem; refuses unknown values. */
 vla_status vla_common_problem(const vla_common *common, vla_problem *problem, vla_error *error);

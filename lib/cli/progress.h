@@ -2,6 +2,10 @@
 #ifndef VLA_CLI_PROGRESS_H
 #define VLA_CLI_PROGRESS_H
 #include "lib/vla.h"
+#include <stdio.h>
+
+/* Whether stream is a terminal that wants colour (NO_COLOR unset or empty, TERM not dumb). */
+bool vla_colour(FILE *stream);
 
 typedef struct vla_progress {
     bool bar, quiet;

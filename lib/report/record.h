@@ -39,6 +39,7 @@ bool vla_record_real(vla_record *record, const char *name, double value);
 bool vla_record_bool(vla_record *record, const char *name, bool value);
 bool vla_record_null(vla_record *record, const char *name);
 bool vla_record_reals(vla_record *record, const char *name, const double *values, int64_t count);
+bool vla_record_put(vla_record *record, const char *name, const vla_value *value); /* a copy of any value */
 
 int vla_record_fields(const vla_record *record);
 const char *vla_record_name(const vla_record *record, int i);
@@ -47,6 +48,10 @@ const vla_value *vla_record_get(const vla_record *record, const char *name); /* 
 /* Convenience: the value as text or number, with a fallback when absent, null or of another type. */
 const char *vla_record_text(const vla_record *record, const char *name, const char *fallback);
 double vla_record_number(const vla_record *record, const char *name, double fallback);
+
+/* Sets "key": 16 hexadecimal digits, an FNV-1a hash of the named fields (NULL-ended; absent and null ones count alike)
+ * and of nothing else, so that rows of the same measurement meet in --resume, merge and compare. */
+bool vla_record_key(vla_record *record, const char *const *names);
 
 /* A growing list that owns its records. */
 typedef struct vla_records {

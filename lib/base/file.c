@@ -1,0 +1,121 @@
+#include "lib/base/file.h"
+#include "lib/base/status.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void release(vla_file *file)
+{
+    free(file->path);
+    free(file->target);
+    free(file->temp);
+    *file = (vla_file){0};
+}
+
+static vla_status cannot_write(vla_file *file, int code, vla_error *error)
+{
+    vla_status status = vla_fail(error, VLA_ERR_FILE, "%s: cannot write: %s", file->path, strerror(code));
+    if (file->stream) fclose(file->stream);
+    if (file->temp) unlink(file->temp);
+    release(file);
+    return status;
+}
+
+static bool is_special(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
+/* mkstemp makes private files; results get the mode any other new file would have. */
+static void usual_mode(int fd)
+{
+    mode_t mask = umask(0);
+    umask(mask);
+    if (fchmod(fd, 0666 & ~mask) != 0) return;
+}
+
+vla_status vla_file_begin(vla_file *file, const char *path, vla_error *error)
+{
+    *file = (vla_file){0};
+    file->path = strdup(path);
+    if (!file->path) return vla_fail(error, VLA_ERR_MEMORY, "%s: out of memory", path);
+    if (is_special(path)) {
+        file->stream = fopen(path, "w");
+        return file->stream ? VLA_OK : cannot_write(file, errno, error);
+    }
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return cannot_write(file, EISDIR, error);
+    if (stat(path, &info) == 0 && access(path, W_OK) != 0) return cannot_write(file, errno, error);
+    file->target = realpath(path, NULL);
+    if (!file->target) file->target = strdup(path);
+    if (!file->target) return cannot_write(file, ENOMEM, error);
+    if (asprintf(&file->temp, "%s.XXXXXX", file->target) < 0) {
+        file->temp = NULL;
+        return cannot_write(file, ENOMEM, error);
+    }
+    int fd = mkstemp(file->temp);
+    if (fd < 0) {
+        int code = errno;
+        free(file->temp);
+        file->temp = NULL;
+        return cannot_write(file, code, error);
+    }
+    usual_mode(fd);
+    file->stream = fdopen(fd, "w");
+    if (!file->stream) {
+        close(fd);
+        return cannot_write(file, ENOMEM, error);
+    }
+    return VLA_OK;
+}
+
+vla_status vla_file_commit(vla_file *file, vla_error *error)
+{
+    errno = 0;
+    if (fflush(file->stream) != 0 || ferror(file->stream)) return cannot_write(file, errno ? errno : EIO, error);
+    int closed = fclose(file->stream);
+    file->stream = NULL;
+    if (closed != 0) return cannot_write(file, errno, error);
+    if (file->temp && rename(file->temp, file->target) != 0) return cannot_write(file, errno, error);
+    release(file);
+    return VLA_OK;
+}
+
+void vla_file_abort(vla_file *file)
+{
+    if (file->stream) fclose(file->stream);
+    if (file->temp) unlink(file->temp);
+    release(file);
+}
+
+vla_status vla_directory_make(const char *directory, vla_error *error)
+{
+    struct stat info;
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
+        return vla_fail(error, VLA_ERR_FILE, "%s: cannot make this directory: %s", directory, strerror(errno));
+    if (stat(directory, &info) != 0 || !S_ISDIR(info.st_mode))
+        return vla_fail(error, VLA_ERR_FILE, "%s: not a directory", directory);
+    if (access(directory, W_OK | X_OK) != 0)
+        return vla_fail(error, VLA_ERR_FILE, "%s: cannot write in this directory: %s", directory, strerror(errno));
+    return VLA_OK;
+}
+
+char *vla_path_join(const char *directory, const char *name)
+{
+    size_t length = strlen(directory);
+    const char *slash = length && directory[length - 1] == '/' ? "" : "/";
+    char *path;
+    return asprintf(&path, "%s%s%s", directory, slash, name) < 0 ? NULL : path;
+}
+
+vla_status vla_stream_flush(FILE *stream, const char *name, vla_error *error)
+{
+    errno = 0;
+    if (fflush(stream) == 0 && !ferror(stream)) return VLA_OK;
+    return vla_fail(error, VLA_ERR_FILE, "%s: cannot write: %s", name, strerror(errno ? errno : EIO));
+}
