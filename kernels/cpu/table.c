@@ -8,7 +8,8 @@
     NAIVE(VLA_DELTA, delta_naive_cpu)     \
     NAIVE(VLA_DECAY, decay_naive_cpu)     \
     NAIVE(VLA_VLA, vla_naive_cpu)         \
-    NAIVE(VLA_RLS, rls_naive_cpu)
+    NAIVE(VLA_RLS, rls_naive_cpu)         \
+    FAST(VLA_SOFTMAX, VLA_CHUNK, softmax_chunk_cpu)
 
 #define NAIVE(OP, stem) extern const vla_variant stem;
 #if defined(__x86_64__)
