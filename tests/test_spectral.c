@@ -1,8 +1,12 @@
 /* Singular values, eigenvalues and Cholesky on matrices whose answers are known by hand. */
 #include "lib/analysis/spectral.h"
-#include <cmocka.h>
+
 #include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 static void norm_and_radius_differ(void **state)
 {
@@ -34,7 +38,8 @@ static void complex_eigenvalues_have_their_modulus(void **state)
 static void singular_values_of_non_square(void **state)
 {
     (void)state;
-    /* Rows (3, 0, 0) and (0, 0, 4): 4 and 3, read row-major; read with the wrong leading dimension they would not be. */
+    /* Rows (3, 0, 0) and (0, 0, 4): 4 and 3, read row-major; read with the wrong leading dimension they would not be.
+     */
     const double wide[6] = {3, 0, 0, 0, 0, 4}, tall[6] = {3, 0, 0, 0, 0, 4};
     vla_spectral *s = NULL;
     double sigma[2] = {NAN, NAN};
@@ -159,7 +164,8 @@ static void cholesky_and_inverse(void **state)
 static void metric_norm_by_hand(void **state)
 {
     (void)state;
-    /* M = diag(4, 1), A = diag(1/4, 1), L = diag(1/2, 1): a = e_1 e_2^T takes e_2 (|e_2|_M = 1) to e_1 (|e_1|_M = 2). */
+    /* M = diag(4, 1), A = diag(1/4, 1), L = diag(1/2, 1): a = e_1 e_2^T takes e_2 (|e_2|_M = 1) to e_1 (|e_1|_M = 2).
+     */
     const double a[4] = {0, 1, 0, 0}, L[4] = {0.5, 0, 0, 1};
     double scratch[4], norm = NAN;
     vla_spectral *s = NULL;

@@ -27,7 +27,7 @@ bool vla_goal_parse(const char *name, vla_goal *goal)
 
 double vla_goal_value(vla_goal goal, const vla_trace_summary *summary)
 {
-    return goal == VLA_GOAL_JACOBIAN ? summary->sigma_max
+    return goal == VLA_GOAL_JACOBIAN  ? summary->sigma_max
            : goal == VLA_GOAL_PRODUCT ? summary->log_product
                                       : summary->state_norm;
 }
@@ -93,8 +93,8 @@ void vla_witness_destroy(vla_witness *witness)
 
 vla_source vla_witness_source(const vla_witness *w)
 {
-    return (vla_source){.kind = VLA_SOURCE_TENSORS, .heads = 1, .dk = w->dk, .dv = w->dv, .T = w->T, .k = w->k,
-                        .v = w->v, .u = w->u};
+    return (vla_source){
+        .kind = VLA_SOURCE_TENSORS, .heads = 1, .dk = w->dk, .dv = w->dv, .T = w->T, .k = w->k, .v = w->v, .u = w->u};
 }
 
 /* k = x on axis i, y on axis i + 1 (before the feature map is inverted), u on axis `penalty` or 0 when negative. */
@@ -240,15 +240,19 @@ static vla_status measure(const vla_adversary_options *o, const vla_source *sour
                           vla_trace_summary *summary, vla_error *error)
 {
     const vla_problem *p = o->problem;
-    const vla_trace_options trace = {.problem = p, .source = source, .every = p->T > 0 ? p->T : 1, .dense = dense,
-                                     .pool = pool};
+    const vla_trace_options trace = {
+        .problem = p, .source = source, .every = p->T > 0 ? p->T : 1, .dense = dense, .pool = pool};
     return vla_trace_run(&trace, summary, error);
 }
 
 /* The best of `trials` random inputs of the same size: keys and penalties of the gauss source, unit values. */
 static vla_status random_best(const vla_adversary_options *o, vla_witness *w, vla_error *error)
 {
-    vla_source source = {.kind = VLA_SOURCE_GAUSS, .heads = 1, .dk = w->dk, .dv = w->dv, .seed = o->seed,
+    vla_source source = {.kind = VLA_SOURCE_GAUSS,
+                         .heads = 1,
+                         .dk = w->dk,
+                         .dv = w->dv,
+                         .seed = o->seed,
                          .features = o->problem->features};
     if (o->goal == VLA_GOAL_ISOTROPIC) source.kind = VLA_SOURCE_ISOTROPIC;
     for (int64_t i = 0; i < o->trials; i++) {

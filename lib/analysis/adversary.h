@@ -1,9 +1,9 @@
 /* The worst input of bounded size for one head of vla.
  *
- *   jacobian   |J_T|_2: penalties on one axis, then the key that A turns furthest (its antieigenvector): attains the bound
- *   product    |J_T .. J_1|_2: one amplifying turn after the other, from axis i to axis i + 1 (turn.h)
- *   state      |S_T|_F with |v_t| <= 1: a write on axis 1, the same turns, and values whose sign adds to the result
- *   isotropic  |S_T|_F with u = 0 (A = I/lambda0) and |v_t| <= 1: keys at right angles to what is stored: sqrt(T)
+ *   jacobian   |J_T|_2: penalties on one axis, then the key that A turns furthest (its antieigenvector): attains the
+ * bound product    |J_T .. J_1|_2: one amplifying turn after the other, from axis i to axis i + 1 (turn.h) state
+ * |S_T|_F with |v_t| <= 1: a write on axis 1, the same turns, and values whose sign adds to the result isotropic
+ * |S_T|_F with u = 0 (A = I/lambda0) and |v_t| <= 1: keys at right angles to what is stored: sqrt(T)
  *
  * All keys wanted are non-negative, so that positive features reach them; raw inputs are found by inverting the feature
  * map within |raw| <= bound, and every value reported is measured on those raw inputs through the operator itself. */

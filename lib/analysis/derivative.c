@@ -74,11 +74,16 @@ static vla_status run_plan(subject *s, const vla_source *source, vla_exec *exec,
         char *base = rounded;
         vla_convert(base, dtype, s->S, VLA_F64, s->count);
         int64_t t = s->stepper.t;
-        vla_tensors x = {.q = base + (size_t)(s->k - s->S) * size, .k = base + (size_t)(s->k - s->S) * size,
-                         .v = base + (size_t)(s->v - s->S) * size, .u = base + (size_t)(s->u - s->S) * size,
-                         .o = base + (size_t)(s->o - s->S) * size, .S = base,
-                         .A = base + (size_t)(s->A - s->S) * size, .n = base + (size_t)(s->n - s->S) * size,
-                         .t = &t, .state_in = true};
+        vla_tensors x = {.q = base + (size_t)(s->k - s->S) * size,
+                         .k = base + (size_t)(s->k - s->S) * size,
+                         .v = base + (size_t)(s->v - s->S) * size,
+                         .u = base + (size_t)(s->u - s->S) * size,
+                         .o = base + (size_t)(s->o - s->S) * size,
+                         .S = base,
+                         .A = base + (size_t)(s->A - s->S) * size,
+                         .n = base + (size_t)(s->n - s->S) * size,
+                         .t = &t,
+                         .state_in = true};
         if (vla_source_has_b(source)) x.b = base + (size_t)(s->b - s->S) * size;
         if (vla_source_has_g(source)) x.g = base + (size_t)(s->g - s->S) * size;
         status = vla_plan_run(plan, &x, error);

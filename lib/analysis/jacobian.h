@@ -44,7 +44,7 @@ void vla_product_destroy(vla_product *product);
 void vla_product_reset(vla_product *product);
 void vla_product_multiply(vla_product *product, const vla_jacobian *j);
 
-/* The smallest |J_t| can be bounded by (exact, attained): over all k and all A of condition kappa = 1 + t/(dk lambda0),
+/* The largest |J_t| of vla any input reaches (attained): over all k and all A of condition kappa = 1 + t/(dk lambda0),
  * c >= 2 sqrt(kappa)/(1 + kappa) (Kantorovich), so |J_t| <= (1 + sqrt(5 - 4 c_min))/2 < (1 + sqrt 5)/2. */
 double vla_jacobian_norm_bound(int64_t dk, double lambda0, int64_t t);
 /* Logarithm of the bound on |J_t .. J_1| over all inputs: ((dk-1)/2) log(1 + t/(dk (dk-1) lambda0)), 0 for dk = 1. */

@@ -10,13 +10,19 @@
  *   isotropic  k ~ N(0, I), u = 0: A stays I/lambda0, the case the paper tested; ELU+1
  *   tensors    given arrays (an --input directory, or a witness)
  * v ~ N(mean, 1) per element (times v_scale) in the synthetic ones, gates of `decay` logits ~ N(0, 1), beta absent. */
-typedef enum vla_source_kind { VLA_SOURCE_PAPER, VLA_SOURCE_GAUSS, VLA_SOURCE_TIED, VLA_SOURCE_ISOTROPIC,
-                               VLA_SOURCE_TENSORS, VLA_SOURCES } vla_source_kind;
+typedef enum vla_source_kind {
+    VLA_SOURCE_PAPER,
+    VLA_SOURCE_GAUSS,
+    VLA_SOURCE_TIED,
+    VLA_SOURCE_ISOTROPIC,
+    VLA_SOURCE_TENSORS,
+    VLA_SOURCES
+} vla_source_kind;
 
 typedef struct vla_source {
     vla_source_kind kind;
-    int64_t heads, dk, dv; /* heads = B H */
-    vla_features features; /* of the problem: tied needs it */
+    int64_t heads, dk, dv;  /* heads = B H */
+    vla_features features;  /* of the problem: tied needs it */
     double v_mean, v_scale; /* v = v_scale (v_mean + normal); v_scale 0 means 1 */
     uint64_t seed;
     /* VLA_SOURCE_TENSORS: float64, k [heads, T, dk], v [heads, T, dv], u [heads, T, dk] or NULL, b, g [heads, T] or

@@ -96,8 +96,7 @@ static vla_status copy_finite(vla_spectral *s, const double *a, int64_t rows, in
     for (int64_t i = 0; i < rows * columns; i++)
         if (!isfinite(a[i]))
             return vla_fail(error, VLA_ERR_NUMERIC, "matrix element (%lld,%lld) is %s: no factorisation is attempted",
-                            (long long)(i / columns), (long long)(i % columns),
-                            isnan(a[i]) ? "NaN" : "infinite");
+                            (long long)(i / columns), (long long)(i % columns), isnan(a[i]) ? "NaN" : "infinite");
     memcpy(s->copy, a, (size_t)(rows * columns) * sizeof *a);
     return VLA_OK;
 }
@@ -112,8 +111,8 @@ vla_status vla_singular_values(vla_spectral *s, const double *a, int64_t rows, i
                                                s->work, s->lwork, s->iwork);
     if (first == 0) return VLA_OK;
     memcpy(s->copy, a, (size_t)(rows * columns) * sizeof *a);
-    const lapack_int second = s->drivers->gesvd(LAPACK_COL_MAJOR, 'N', 'N', m, n, s->copy, m, sigma, NULL, 1, NULL, 1,
-                                                s->work, s->lwork);
+    const lapack_int second =
+        s->drivers->gesvd(LAPACK_COL_MAJOR, 'N', 'N', m, n, s->copy, m, sigma, NULL, 1, NULL, 1, s->work, s->lwork);
     if (second == 0) return VLA_OK;
     return vla_fail(error, VLA_ERR_NUMERIC, "singular values of %lld x %lld: dgesdd info %d, dgesvd info %d",
                     (long long)rows, (long long)columns, (int)first, (int)second);
@@ -131,8 +130,8 @@ vla_status vla_spectral_radius(vla_spectral *s, const double *a, int64_t n, doub
     const vla_status status = copy_finite(s, a, n, n, error);
     if (status) return status;
     const lapack_int m = (lapack_int)n;
-    const lapack_int info = s->drivers->geev(LAPACK_COL_MAJOR, 'N', 'N', m, s->copy, m, s->sigma, s->imaginary, NULL,
-                                             1, NULL, 1, s->work, s->lwork);
+    const lapack_int info = s->drivers->geev(LAPACK_COL_MAJOR, 'N', 'N', m, s->copy, m, s->sigma, s->imaginary, NULL, 1,
+                                             NULL, 1, s->work, s->lwork);
     if (info)
         return vla_fail(error, VLA_ERR_NUMERIC, "eigenvalues of order %lld: dgeev info %d", (long long)n, (int)info);
     double most = 0;
@@ -160,8 +159,8 @@ vla_status vla_cholesky(const vla_drivers *drivers, double *a, int64_t n, vla_er
             return vla_fail(error, VLA_ERR_NUMERIC, "matrix element (%lld,%lld) is %s: no factorisation is attempted",
                             (long long)(i / n), (long long)(i % n), isnan(a[i]) ? "NaN" : "infinite");
     /* Column-major upper is row-major lower. */
-    const lapack_int info = (drivers ? drivers : &vla_lapacke)
-                                ->potrf(LAPACK_COL_MAJOR, 'U', (lapack_int)n, a, (lapack_int)n);
+    const lapack_int info =
+        (drivers ? drivers : &vla_lapacke)->potrf(LAPACK_COL_MAJOR, 'U', (lapack_int)n, a, (lapack_int)n);
     if (info)
         return vla_fail(error, VLA_ERR_NUMERIC, "Cholesky of order %lld: dpotrf info %d (%s)", (long long)n, (int)info,
                         info > 0 ? "that leading minor is not positive definite" : "bad argument");

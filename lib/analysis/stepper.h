@@ -15,7 +15,7 @@ typedef struct vla_stepper {
     /* Of the last step: */
     vla_jacobian jacobian; /* points into kh and a */
     double residual;       /* |v - S_{t-1} k| */
-    double log_det;        /* sum over steps of log(1 + uh.A_{t-1} uh): log det M_t/lambda0^dk where there is no refresh */
+    double log_det; /* sum over steps of log(1 + uh.A_{t-1} uh): log det M_t/lambda0^dk where there is no refresh */
     double *kf, *kh, *uh, *z, *a, *r;
 } vla_stepper;
 

@@ -52,8 +52,7 @@ static bool is_row(const trace *tr, int64_t t)
     return t % tr->stride == 0 || t == tr->T;
 }
 
-static vla_status check_token(const vla_source *source, int64_t head, int64_t t, const double *token,
-                              vla_error *error)
+static vla_status check_token(const vla_source *source, int64_t head, int64_t t, const double *token, vla_error *error)
 {
     const char *const name[] = {"k", "v", "u"};
     const int64_t width[] = {source->dk, source->dv, source->dk};
@@ -189,8 +188,8 @@ static void dense_item(void *context, int64_t index, int worker)
     vla_error inner = {VLA_OK, ""};
     it->status = dense_step(it, tr->options->problem, tr->spectral[worker], tr->scratch[worker], &inner);
     if (it->status)
-        vla_fail(&it->error, it->status, "head %lld, step %lld: %.400s", (long long)it->row.head,
-                 (long long)it->row.t, inner.message);
+        vla_fail(&it->error, it->status, "head %lld, step %lld: %.400s", (long long)it->row.head, (long long)it->row.t,
+                 inner.message);
 }
 
 static void summarise_row(vla_trace_summary *sum, const vla_trace_row *row)
@@ -259,8 +258,7 @@ static vla_status create_head(trace *tr, int64_t head, vla_error *error)
     if (!status && o->dense) status = vla_product_create(&h->product, dk, true, error);
     void *memory = NULL;
     const int64_t copies = o->dense ? 3 * dk * dk * rows : 0;
-    if (!status)
-        status = vla_alloc(&memory, 2 * dk + dv + 2 + 2 * BLOCK * dk + copies, sizeof(double), "trace", error);
+    if (!status) status = vla_alloc(&memory, 2 * dk + dv + 2 + 2 * BLOCK * dk + copies, sizeof(double), "trace", error);
     if (status) return status;
     h->token = memory;
     h->vectors = h->token + 2 * dk + dv + 2;

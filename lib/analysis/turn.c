@@ -7,8 +7,8 @@ static const double half_pi = 1.57079632679489661923;
 
 typedef struct turn {
     int64_t len;
-    double lambda0, growth; /* growth of m1 a token: 1/dk */
-    double *path;           /* x before each token [len, 2] */
+    double lambda0, growth;         /* growth of m1 a token: 1/dk */
+    double *path;                   /* x before each token [len, 2] */
     double *gradient, *step, *sign; /* [len] */
 } turn;
 
@@ -62,7 +62,8 @@ static void backward(turn *tn, const double *phi)
     }
 }
 
-/* Rprop: a step length an angle, grown while the gradient keeps its sign and halved when it flips; the best seen wins. */
+/* Rprop: a step length an angle, grown while the gradient keeps its sign and halved when it flips; the best seen wins.
+ */
 static double refine(turn *tn, double *phi, double *best, int rounds)
 {
     double top = forward(tn, phi);
@@ -88,8 +89,9 @@ static double refine(turn *tn, double *phi, double *best, int rounds)
     return top;
 }
 
-/* len - sweep tokens that only gather penalty (k on axis 2, which x does not see), then `sweep` keys that turn x by equal
- * angles in the metric of M: tan theta = sqrt(m1/m2) tan(pi/2 j/sweep), k at right angles to where x should be. */
+/* len - sweep tokens that only gather penalty (k on axis 2, which x does not see), then `sweep` keys that turn x by
+ * equal angles in the metric of M: tan theta = sqrt(m1/m2) tan(pi/2 j/sweep), k at right angles to where x should be.
+ */
 static void sweep_start(const turn *tn, int64_t sweep, double *phi)
 {
     const double ratio = sqrt(1 + (double)tn->len * tn->growth / tn->lambda0);
