@@ -89,6 +89,7 @@ void vla_interrupt_install(void)
     sigaction(SIGTERM, &action, NULL);
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigaction(SIGPIPE, &ignore, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL); /* a file size limit is a write error too */
 }
 
 bool vla_interrupted(void)

@@ -13,8 +13,10 @@ bool vla_format_of_path(const char *path, vla_format *format);
 
 /* meta: run metadata, copied (may be NULL). program: for messages. */
 vla_status vla_report_create(vla_report **report, const vla_record *meta, vla_error *error);
-/* Adds an output. path NULL: stdout. csv: the first kind goes to PATH, further kinds to PATH's stem.KIND.csv.
- * append: keep what a JSONL or CSV file already holds (--resume). Fails at once when the file cannot be written. */
+/* Adds an output. path NULL: stdout. csv: the first kind goes to PATH, further kinds to PATH's stem.KIND.csv; a row
+ * with a field the file has no column for makes it be rewritten with one more column. append: keep what the file
+ * already holds (--resume). Fails at once when the file cannot be written, but touches what it holds only with the
+ * first row. */
 vla_status vla_report_output(vla_report *report, const char *path, vla_format format, bool append, vla_error *error);
 /* Writes one record everywhere and flushes; the report takes ownership. JSON files are valid after every row. A write
  * error is reported once per file and the others go on. Markdown tables are printed by vla_report_close. */
@@ -22,7 +24,8 @@ vla_status vla_report_add(vla_report *report, vla_record *record, vla_error *err
 const vla_records *vla_report_rows(const vla_report *report);
 vla_status vla_report_close(vla_report *report, vla_error *error); /* frees it also on error */
 
-/* Reads records back from .csv, .json or .jsonl. Errors name file, line and field. */
+/* Reads records back from .csv, .json or .jsonl, run metadata among them as kind "meta". A last line that a killed run
+ * left without its end is not a row. Errors name file, line and field. */
 vla_status vla_records_read(vla_records *records, const char *path, vla_error *error);
 
 /* Columns of a readable table; fields absent from a record print as "-". format: a printf for doubles, or one of the
