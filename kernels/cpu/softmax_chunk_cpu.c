@@ -40,7 +40,7 @@ typedef struct softmax_run {
     const real *q, *k, *v;
     real *o;
     char *work;
-    int64_t work_bytes, blocks;
+    int64_t work_bytes, vecs, blocks; /* vectors of queries, and blocks of them, in a head */
 } softmax_run;
 
 /* s[keys][vecs] = K Q^T for `keys` rows of k. */
@@ -181,45 +181,104 @@ INLINE void key_run(int vecs, unit *w, int first, const real *k, const real *v, 
     }
 }
 
+/* A square of SIDE x SIDE elements, one 16-byte vector a row: the step of both transpositions. */
+typedef real quad __attribute__((vector_size(16)));
+typedef ireal iquad __attribute__((vector_size(16)));
+typedef real quadu __attribute__((vector_size(16), aligned(sizeof(real)), may_alias));
+enum { SIDE = 16 / (int)sizeof(real) };
+#if defined(__clang__)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (iquad){__VA_ARGS__})
+#endif
+
+INLINE void transpose_square(const real *from, int64_t from_stride, quad factor, real *to, int64_t to_stride)
+{
+    quad x[SIDE], y[SIDE];
+    for (int i = 0; i < SIDE; i++) x[i] = *(const quadu *)(from + i * from_stride) * factor;
+#if VLA_REAL_BITS == 64
+    y[0] = SHUFFLE(x[0], x[1], 0, 2);
+    y[1] = SHUFFLE(x[0], x[1], 1, 3);
+#else
+    const quad a = SHUFFLE(x[0], x[1], 0, 4, 1, 5), b = SHUFFLE(x[2], x[3], 0, 4, 1, 5);
+    const quad c = SHUFFLE(x[0], x[1], 2, 6, 3, 7), d = SHUFFLE(x[2], x[3], 2, 6, 3, 7);
+    y[0] = SHUFFLE(a, b, 0, 1, 4, 5);
+    y[1] = SHUFFLE(a, b, 2, 3, 6, 7);
+    y[2] = SHUFFLE(c, d, 0, 1, 4, 5);
+    y[3] = SHUFFLE(c, d, 2, 3, 6, 7);
+#endif
+    for (int i = 0; i < SIDE; i++) *(quadu *)(to + i * to_stride) = y[i];
+}
+
+/* qt[p][i] = scale q[i][p], zero for lanes past the last row. */
 static void load_queries(unit *w, const real *q, int rows)
 {
     const real scale = (real)(SOFTMAX_LOG2E / sqrt((double)w->dk));
-    const int width = (rows + LANES - 1) / LANES * LANES;
+    const int width = (rows + LANES - 1) / LANES * LANES, whole = rows / SIDE * SIDE;
+    const int64_t dk = w->dk, columns = dk / SIDE * SIDE;
+    for (int i = 0; i < whole; i += SIDE)
+        for (int64_t p = 0; p < columns; p += SIDE)
+            transpose_square(q + i * dk + p, dk, (quad){0} + scale, w->qt + p * QUERIES + i, QUERIES);
     for (int i = 0; i < width; i++)
-        for (int64_t p = 0; p < w->dk; p++) w->qt[p * QUERIES + i] = i < rows ? q[i * w->dk + p] * scale : 0;
-    for (int i = 0; i < width; i++) {
-        w->max[i] = -INFINITY;
-        w->total[i] = 0;
+        for (int64_t p = i < whole ? columns : 0; p < dk; p++)
+            w->qt[p * QUERIES + i] = i < rows ? q[i * dk + p] * scale : 0;
+    for (int i = 0; i < width; i += LANES) {
+        vstore(w->max + i, vset(-INFINITY));
+        vstore(w->total + i, vset(0));
+        for (int64_t j = 0; j < w->dv; j++) vstore(w->ot + j * QUERIES + i, vset(0));
     }
-    for (int64_t j = 0; j < w->dv; j++)
-        for (int i = 0; i < width; i += LANES) vstore(w->ot + j * QUERIES + i, vset(0));
 }
 
-/* o[i] = ot[.][i] / total[i]; returns whether a row is not finite. */
+/* ot = ot / total in place; bad[i] tells whether row i is not finite. Returns whether any is. */
+static int normalise(unit *w, int rows, int *bad)
+{
+    ivec any = {0};
+    for (int i = 0; i < rows; i += LANES) {
+        const vec factor = 1 / vload(w->total + i);
+        vec zero = vset(0);
+        for (int64_t j = 0; j < w->dv; j++) {
+            const vec y = vload(w->ot + j * QUERIES + i) * factor;
+            zero += y * 0;
+            vstore(w->ot + j * QUERIES + i, y);
+        }
+        const ivec wrong = ~(zero == 0);
+        any |= wrong;
+        for (int lane = 0; lane < LANES; lane++) bad[i + lane] = wrong[lane] != 0;
+    }
+    return any_lane(any);
+}
+
+/* o[i][j] = ot[j][i] / total[i]; returns whether a row may not be finite. */
 static int store_outputs(unit *w, real *o, int rows, int *bad)
 {
-    int any = 0;
-    for (int i = 0; i < rows; i++) {
-        const real total = w->total[i];
-        real zero = 0;
-        for (int64_t j = 0; j < w->dv; j++) {
-            const real y = w->ot[j * QUERIES + i] / total;
-            zero += y * 0;
-            o[i * w->dv + j] = y;
-        }
-        bad[i] = !(zero == 0);
-        any |= bad[i];
-    }
+    const int any = normalise(w, rows, bad), whole = rows / SIDE * SIDE;
+    const int64_t dv = w->dv, columns = dv / SIDE * SIDE;
+    for (int i = 0; i < whole; i += SIDE)
+        for (int64_t j = 0; j < columns; j += SIDE)
+            transpose_square(w->ot + j * QUERIES + i, QUERIES, (quad){0} + 1, o + i * dv + j, dv);
+    for (int i = 0; i < rows; i++)
+        for (int64_t j = i < whole ? columns : 0; j < dv; j++) o[i * dv + j] = w->ot[j * QUERIES + i];
     return any;
 }
 
-static unit make_unit(const softmax_run *run, int worker)
+static void place_unit(unit *w, const softmax_run *run, int worker)
 {
-    unit w = {.dk = run->problem->dk, .dv = run->problem->dv};
-    w.qt = (real *)(void *)(run->work + worker * run->work_bytes);
-    w.pt = w.qt + w.dk * QUERIES;
-    w.ot = w.pt + KEY_BLOCK * QUERIES;
-    return w;
+    w->dk = run->problem->dk;
+    w->dv = run->problem->dv;
+    w->qt = (real *)(void *)(run->work + worker * run->work_bytes);
+    w->pt = w->qt + w->dk * QUERIES;
+    w->ot = w->pt + KEY_BLOCK * QUERIES;
+}
+
+/* Fetches a block of rows ahead of use: its short rows are read four at a time, which hides them from the prefetcher.
+ */
+INLINE void fetch_rows(const real *x, int64_t count, int for_store)
+{
+    for (int64_t i = 0; i < count; i += 64 / (int64_t)sizeof(real))
+        if (for_store)
+            __builtin_prefetch(x + i, 1, 2);
+        else
+            __builtin_prefetch(x + i, 0, 3);
 }
 
 static void attend(unit *w, const real *k, const real *v, int64_t keys, int64_t visible, int vecs)
@@ -242,20 +301,25 @@ static void attend(unit *w, const real *k, const real *v, int64_t keys, int64_t 
     }
 }
 
-/* Items run over heads, and within a head from the block with most keys to the one with fewest. */
+/* Items run over heads, and within a head from the block with most keys to the one with fewest. Blocks differ by at
+ * most one vector in width: a last block of a few rows would run at the speed of one. */
 static void one_unit(void *context, int64_t item, int worker)
 {
     const softmax_run *run = context;
     const vla_problem *p = run->problem;
-    const int64_t head = item / run->blocks, from = (run->blocks - 1 - item % run->blocks) * QUERIES;
-    const int rows = (int)(p->T - from < QUERIES ? p->T - from : QUERIES);
+    const int64_t head = item / run->blocks, block = run->blocks - 1 - item % run->blocks;
+    const int64_t from = block * run->vecs / run->blocks * LANES, next = (block + 1) * run->vecs / run->blocks * LANES;
+    const int rows = (int)((next < p->T ? next : p->T) - from);
     const real *q = run->q + (head * p->T + from) * p->dk;
     const real *k = run->k + head * p->Tk * p->dk, *v = run->v + head * p->Tk * p->dv;
     real *o = run->o + (head * p->T + from) * p->dv;
     const int64_t visible = p->Tk - p->T + from;
     int bad[QUERIES];
-    unit w = make_unit(run, worker);
+    unit w;
+    place_unit(&w, run, worker);
+    fetch_rows(q, rows * p->dk, 0);
     load_queries(&w, q, rows);
+    fetch_rows(o, rows * p->dv, 1);
     attend(&w, k, v, p->Tk, visible, (rows + LANES - 1) / LANES);
     if (!store_outputs(&w, o, rows, bad)) return;
     for (int i = 0; i < rows; i++)
@@ -292,7 +356,8 @@ static vla_status run(const vla_call *call, vla_error *error)
                      .v = call->tensors->v,
                      .o = call->tensors->o,
                      .work = call->work,
-                     .blocks = (p->T + QUERIES - 1) / QUERIES};
+                     .vecs = (p->T + LANES - 1) / LANES};
+    r.blocks = (r.vecs + VECS - 1) / VECS;
     const vla_status status = worker_bytes(p, &r.work_bytes, error);
     if (status != VLA_OK) return status;
     vla_pool_run(call->pool, p->B * p->H * r.blocks, one_unit, &r);
