@@ -1,16 +1,18 @@
 /* Small matrix products for the chunkwise forms: a chunk's rows against a cache-resident state.
  *
- * Tokens come in blocks of BLOCK = 8 rows; a chunk of C tokens is padded with zero rows to a whole number of blocks, and
- * zero rows change nothing (a zero direction leaves A alone, a zero key writes nothing). Row widths are PAD()ed with
- * zeros. Every product keeps its tile of the result in registers, reads the wide operand by whole vectors along its rows
- * and broadcasts the other, so no sum crosses lanes. Panels of tokens are also kept transposed ([width][tokens]), which
- * makes broadcasts contiguous and lets Gram products put tokens in lanes.
+ * Tokens come in blocks of BLOCK = 8 rows; a chunk of C tokens is padded with zero rows to a whole number of blocks,
+ * and zero rows change nothing (a zero direction leaves A alone, a zero key writes nothing). Row widths are PAD()ed
+ * with zeros. Every product keeps its tile of the result in registers, reads the wide operand by whole vectors along
+ * its rows and broadcasts the other, so no sum crosses lanes. Panels of tokens are also kept transposed
+ * ([width][tokens]), which makes broadcasts contiguous and lets Gram products put tokens in lanes.
  */
 #ifndef VLA_CPU_PANEL_H
 #define VLA_CPU_PANEL_H
 #include "kernels/cpu/features.h"
 
 enum { BLOCK = 8 };
+/* n rounded up to whole blocks; within PAD(n). */
+#define BLOCKS(n) (((int64_t)(n) + BLOCK - 1) / BLOCK * BLOCK)
 #if VLA_VEC_REGISTERS >= 32
 enum { TILE_ROWS = 8 };
 #else
@@ -25,11 +27,11 @@ typedef real square_vec __attribute__((vector_size(SQUARE_BYTES)));
 typedef real square_vecu __attribute__((vector_size(SQUARE_BYTES), aligned(sizeof(real)), may_alias));
 
 /* Swaps the off-diagonal blocks of `size` lanes of rows a (upper) and b (lower). */
-#define SWAP_BLOCKS(a, b, ...)                                                                                         \
-    do {                                                                                                               \
-        const square_vec swap_a = (a), swap_b = (b);                                                                   \
-        (a) = __builtin_shufflevector(swap_a, swap_b, SWAP_UPPER_##__VA_ARGS__);                                       \
-        (b) = __builtin_shufflevector(swap_a, swap_b, SWAP_LOWER_##__VA_ARGS__);                                       \
+#define SWAP_BLOCKS(a, b, ...)                                                   \
+    do {                                                                         \
+        const square_vec swap_a = (a), swap_b = (b);                             \
+        (a) = __builtin_shufflevector(swap_a, swap_b, SWAP_UPPER_##__VA_ARGS__); \
+        (b) = __builtin_shufflevector(swap_a, swap_b, SWAP_LOWER_##__VA_ARGS__); \
     } while (0)
 #define SWAP_UPPER_2_1 0, 2
 #define SWAP_LOWER_2_1 1, 3
@@ -119,7 +121,8 @@ INLINE void product_strided(const real *left, int64_t lr, int64_t lk, int64_t ro
             tile_product(left + r * lr, lr, lk, right + j, ldr, depth, out + r * ldo + j, ldo, 1);
 }
 
-/* out [rows][width] = left^T right, left given transposed: [depth][ldl]. rows is a multiple of BLOCK, width of LANES. */
+/* out [rows][width] = left^T right, left given transposed: [depth][ldl]. rows is a multiple of BLOCK, width of LANES.
+ */
 static __attribute__((noinline, unused)) void panel_product(const real *left, int64_t ldl, int64_t rows,
                                                             const real *right, int64_t ldr, int64_t depth,
                                                             int64_t width, real *out, int64_t ldo)
@@ -181,8 +184,7 @@ INLINE void update_tiles(real *m, int64_t ldm, int64_t rows, int64_t width, cons
         int64_t j = 0;
         for (; j + TILE_VECS * LANES <= width; j += TILE_VECS * LANES)
             tile_update(m + r * ldm + j, ldm, x + r, ldx, y + j, ldy, count, TILE_VECS, sign, scale);
-        for (; j < width; j += LANES)
-            tile_update(m + r * ldm + j, ldm, x + r, ldx, y + j, ldy, count, 1, sign, scale);
+        for (; j < width; j += LANES) tile_update(m + r * ldm + j, ldm, x + r, ldx, y + j, ldy, count, 1, sign, scale);
     }
 }
 
@@ -194,7 +196,8 @@ static __attribute__((noinline, unused)) void panel_update(real *m, int64_t ldm,
     update_tiles(m, ldm, rows, width, x, ldx, y, ldy, count, 1, NULL);
 }
 
-/* m -= w^T w; the result is symmetric to the last bit, as tiles (i, j) and (j, i) add the same products in one order. */
+/* m -= w^T w; the result is symmetric to the last bit, as tiles (i, j) and (j, i) add the same products in one order.
+ */
 static __attribute__((noinline, unused)) void panel_downdate(real *m, int64_t ldm, int64_t rows, int64_t width,
                                                              const real *w, int64_t ldw, int64_t count)
 {
@@ -207,6 +210,51 @@ static __attribute__((noinline, unused)) void panel_update_scaled(real *m, int64
                                                                   int64_t ldy, int64_t count, real scale)
 {
     update_tiles(m, ldm, rows, width, x, ldx, y, ldy, count, 1, &scale);
+}
+
+/* m += x^T y with Kahan's compensation: carry holds what rounding took from m so far (subtracted from it). */
+INLINE void tile_update_carry(real *m, real *carry, int64_t ldm, const real *x, int64_t ldx, const real *y, int64_t ldy,
+                              int64_t count, const int vecs)
+{
+    vec sum[TILE_ROWS][TILE_VECS];
+    UNROLL
+    for (int r = 0; r < TILE_ROWS; r++) {
+        UNROLL
+        for (int j = 0; j < vecs; j++) sum[r][j] = vload(carry + r * ldm + j * LANES);
+    }
+    for (int64_t c = 0; c < count; c++) {
+        vec b[TILE_VECS];
+        UNROLL
+        for (int j = 0; j < vecs; j++) b[j] = vload(y + c * ldy + j * LANES);
+        UNROLL
+        for (int r = 0; r < TILE_ROWS; r++) {
+            const vec a = vset(x[c * ldx + r]);
+            UNROLL
+            for (int j = 0; j < vecs; j++) sum[r][j] += a * b[j];
+        }
+    }
+    UNROLL
+    for (int r = 0; r < TILE_ROWS; r++) {
+        UNROLL
+        for (int j = 0; j < vecs; j++) {
+            const vec old = vload(m + r * ldm + j * LANES), new = old + sum[r][j];
+            vstore(carry + r * ldm + j * LANES, sum[r][j] - (new - old));
+            vstore(m + r * ldm + j * LANES, new);
+        }
+    }
+}
+
+static __attribute__((noinline, unused)) void panel_update_carry(real *m, real *carry, int64_t ldm, int64_t rows,
+                                                                 int64_t width, const real *x, int64_t ldx,
+                                                                 const real *y, int64_t ldy, int64_t count)
+{
+    for (int64_t r = 0; r < rows; r += TILE_ROWS) {
+        int64_t j = 0;
+        for (; j + TILE_VECS * LANES <= width; j += TILE_VECS * LANES)
+            tile_update_carry(m + r * ldm + j, carry + r * ldm + j, ldm, x + r, ldx, y + j, ldy, count, TILE_VECS);
+        for (; j < width; j += LANES)
+            tile_update_carry(m + r * ldm + j, carry + r * ldm + j, ldm, x + r, ldx, y + j, ldy, count, 1);
+    }
 }
 
 /* x = L^-1 x in place, x [tokens][ldx]: row t loses coef(t, s) x_s for s < t, then is scaled by scale[t]. The
@@ -280,6 +328,20 @@ INLINE void cholesky_fixed(const real *g, int64_t ldg, int64_t tokens, real *low
             lower[t * tokens + s] = x * scale;
         }
     }
+}
+
+static __attribute__((unused)) void cholesky(const real *g, int64_t ldg, int64_t tokens, real *lower, real *inverse)
+{
+    if (tokens == BLOCK)
+        cholesky_fixed(g, ldg, BLOCK, lower, inverse);
+    else
+        cholesky_fixed(g, ldg, tokens, lower, inverse);
+}
+
+/* x -= y over `count` elements, a multiple of LANES. */
+INLINE void subtract_rows(real *x, const real *y, int64_t count)
+{
+    for (int64_t i = 0; i < count; i += LANES) vstore(x + i, vload(x + i) - vload(y + i));
 }
 
 /* Stores the first `count` elements of a padded row. */

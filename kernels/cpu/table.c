@@ -2,14 +2,21 @@
  * element type and instruction set, NAIVE(operator, stem) for plain float64. */
 #include "kernels/kernel.h"
 
-#define KERNELS                           \
+/* clang-format off */
+#define KERNELS \
     NAIVE(VLA_SOFTMAX, softmax_naive_cpu) \
-    NAIVE(VLA_LINEAR, linear_naive_cpu)   \
-    NAIVE(VLA_DELTA, delta_naive_cpu)     \
-    NAIVE(VLA_DECAY, decay_naive_cpu)     \
-    NAIVE(VLA_VLA, vla_naive_cpu)         \
-    NAIVE(VLA_RLS, rls_naive_cpu)         \
+    NAIVE(VLA_LINEAR, linear_naive_cpu) \
+    NAIVE(VLA_DELTA, delta_naive_cpu) \
+    NAIVE(VLA_DECAY, decay_naive_cpu) \
+    NAIVE(VLA_VLA, vla_naive_cpu) \
+    NAIVE(VLA_RLS, rls_naive_cpu) \
+    FAST(VLA_LINEAR, VLA_CHUNK, linear_chunk_cpu) \
+    FAST(VLA_DELTA, VLA_CHUNK, delta_chunk_cpu) \
+    FAST(VLA_DECAY, VLA_CHUNK, decay_chunk_cpu) \
+    FAST(VLA_VLA, VLA_CHUNK, vla_chunk_cpu) \
+    FAST(VLA_RLS, VLA_CHUNK, rls_chunk_cpu) \
     FAST(VLA_SOFTMAX, VLA_CHUNK, softmax_chunk_cpu)
+/* clang-format on */
 
 #define NAIVE(OP, stem) extern const vla_variant stem;
 #if defined(__x86_64__)
