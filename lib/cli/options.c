@@ -317,8 +317,6 @@ bool vla_cli_parse(const vla_cli *cli, int argc, char **argv, vla_strings *words
     vla_error error = {0};
     vla_status status = vla_options_parse(cli->groups, argc, argv, words, &error);
     if (status != VLA_OK) {
-        for (char *c = error.message; *c; c++) /* one line, whatever was typed */
-            if ((unsigned char)*c < ' ') *c = '?';
         fprintf(err, "%s: %s\n", cli->program, error.message);
         *exit_code = vla_exit_code(status);
         return false;

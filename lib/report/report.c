@@ -124,9 +124,13 @@ vla_status vla_report_close(vla_report *report, vla_error *error)
 {
     if (!report) return VLA_OK;
     vla_status first = VLA_OK;
+    char incomplete[320] = "";
     for (int i = 0; i < report->count; i++) {
         vla_sink *sink = report->sinks[i];
-        if (!sink->failed) {
+        if (sink->failed) {
+            size_t used = strlen(incomplete);
+            snprintf(incomplete + used, sizeof incomplete - used, "%s%s", used ? ", " : "", sink->path);
+        } else {
             vla_status status = sink->type->finish(sink, first == VLA_OK ? error : NULL);
             if (first == VLA_OK) first = status;
         }
@@ -134,7 +138,7 @@ vla_status vla_report_close(vla_report *report, vla_error *error)
         free(sink);
     }
     if (first == VLA_OK && report->failed)
-        first = vla_fail(error, VLA_ERR_FILE, "some results could not be written (see above)");
+        first = vla_fail(error, VLA_ERR_FILE, "results are not complete in %s", incomplete);
     vla_records_clear(&report->rows);
     vla_record_destroy(report->meta);
     free(report->sinks);

@@ -17,6 +17,7 @@ void vla_tensor_destroy(vla_tensor *tensor);
 /* Rounds to nearest even; bf16 and f16 keep NaN and overflow to infinity. dst and src do not overlap. */
 void vla_convert(void *dst, vla_dtype dst_dtype, const void *src, vla_dtype src_dtype, int64_t count);
 double vla_load(const void *data, vla_dtype dtype, int64_t index);
+void vla_store(void *data, vla_dtype dtype, int64_t index, double value);
 /* "[2,3,64]" into buffer, which is returned. */
 const char *vla_shape_text(int rank, const int64_t *shape, char *buffer, size_t size);
 
