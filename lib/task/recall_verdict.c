@@ -1,0 +1,264 @@
+#include "lib/task/recall_verdict.h"
+#include "lib/base/status.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_ROWS = 64, MOST_MEMORIES = 8 };
+
+/* One key source at one width of one setting. */
+typedef struct group {
+    const vla_records *records;
+    const char *keys;
+    int64_t d, codebook, trials, seed;
+} group;
+
+typedef struct finding {
+    const char *claim, *source;
+    double value, lo, hi;
+    const char *verdict;
+    char condition[200];
+} finding;
+
+static double number(const vla_record *row, const char *name)
+{
+    return row ? vla_record_number(row, name, (double)NAN) : (double)NAN;
+}
+
+static bool in_group(const vla_record *row, const group *g, const char *kind)
+{
+    return strcmp(vla_record_text(row, "kind", ""), kind) == 0 &&
+           strcmp(vla_record_text(row, "keys", ""), g->keys) == 0 && number(row, "d") == (double)g->d &&
+           number(row, "dk") == (double)g->d && number(row, "distractors") == 0 &&
+           number(row, "codebook") == (double)g->codebook && number(row, "trials") == (double)g->trials &&
+           strcmp(vla_record_text(row, "status", "ok"), "ok") == 0;
+}
+
+static bool is_memory(const vla_record *row, const char *op)
+{
+    const char *setting = vla_record_text(row, "setting", "");
+    return strcmp(vla_record_text(row, "op", ""), op) == 0 && (strcmp(op, "vla") != 0 || strcmp(setting, "unit") == 0);
+}
+
+static const vla_record *find(const group *g, const char *kind, const char *op, double n)
+{
+    for (int64_t i = 0; i < g->records->count; i++) {
+        const vla_record *row = g->records->rows[i];
+        if (in_group(row, g, kind) && is_memory(row, op) && (isnan(n) || number(row, "n") == n)) return row;
+    }
+    return NULL;
+}
+
+static vla_status add(const group *g, const finding *f, const vla_row_sink *sink, vla_error *error)
+{
+    char source[96], replay[200];
+    snprintf(source, sizeof source, "recall %s d=%" PRId64 " V=%" PRId64 "%s%s", g->keys, g->d, g->codebook,
+             f->source ? ", " : "", f->source ? f->source : "");
+    snprintf(replay, sizeof replay,
+             "vla-capacity recall --keys %s --d %" PRId64 " --codebook %" PRId64 " --trials %" PRId64
+             " --seed %" PRId64,
+             g->keys, g->d, g->codebook, g->trials, g->seed);
+    vla_record *row = vla_record_create("verdict");
+    if (row && vla_record_string(row, "claim", f->claim) && vla_record_string(row, "source", source) &&
+        vla_record_real(row, "value", f->value) && vla_record_real(row, "lo", f->lo) &&
+        vla_record_real(row, "hi", f->hi) && vla_record_string(row, "verdict", f->verdict) &&
+        vla_record_string(row, "condition", f->condition) && vla_record_string(row, "replay", replay))
+        return sink->add(sink->context, row, error);
+    vla_record_destroy(row);
+    return vla_fail(error, VLA_ERR_MEMORY, "verdict: out of memory for a record");
+}
+
+/* The measured n of vla in ascending order. */
+static int64_t counts(const group *g, double *n)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < g->records->count && count < MOST_ROWS; i++) {
+        const vla_record *row = g->records->rows[i];
+        if (!in_group(row, g, "recall") || !is_memory(row, "vla")) continue;
+        int64_t at = count++;
+        for (; at > 0 && n[at - 1] > number(row, "n"); at--) n[at] = n[at - 1];
+        n[at] = number(row, "n");
+    }
+    return count;
+}
+
+static vla_status exact_below_width(const group *g, const double *n, int64_t count, const vla_row_sink *sink,
+                                    vla_error *error)
+{
+    double exact_to = 0, largest = 0, worst = 1;
+    bool still = true;
+    for (int64_t i = 0; i < count && n[i] < (double)g->d; i++) {
+        const double accuracy = number(find(g, "recall", "vla", n[i]), "accuracy");
+        largest = n[i];
+        worst = fmin(worst, accuracy);
+        still = still && accuracy >= 0.999;
+        if (still) exact_to = n[i];
+    }
+    if (largest == 0) return VLA_OK;
+    const vla_record *capacity = find(g, "capacity", "vla", (double)NAN);
+    const double d = (double)g->d;
+    finding f = {.claim = "C10",
+                 .value = number(capacity, "n95") / d,
+                 .lo = number(capacity, "n95_lo") / d,
+                 .hi = number(capacity, "n95_hi") / d};
+    f.verdict = exact_to >= largest ? "holds" : exact_to >= d / 4 ? "holds if" : "refuted";
+    if (exact_to >= largest)
+        snprintf(f.condition, sizeof f.condition, "accuracy at least 0.999 at every measured n < d; value is n95/d");
+    else
+        snprintf(f.condition, sizeof f.condition, "exact to n = %.0f of d = %.0f, worst below d %.3f; value is n95/d",
+                 exact_to, d, worst);
+    return add(g, &f, sink, error);
+}
+
+/* The measured n above d nearest to 2d, or NaN. */
+static double overload(const group *g, const double *n, int64_t count)
+{
+    double best = (double)NAN;
+    const double d = (double)g->d;
+    for (int64_t i = 0; i < count; i++)
+        if (n[i] > d && !(fabs(n[i] - 2 * d) >= fabs(best - 2 * d))) best = n[i];
+    return best;
+}
+
+static vla_status gentler_than_linear(const group *g, double n, const vla_row_sink *sink, vla_error *error)
+{
+    const vla_record *vla = find(g, "recall", "vla", n), *linear = find(g, "recall", "linear", n);
+    if (!linear) return VLA_OK;
+    const double gap = number(vla, "accuracy") - number(linear, "accuracy");
+    finding f = {.claim = "C14a",
+                 .value = gap,
+                 .lo = number(vla, "accuracy_lo") - number(linear, "accuracy_hi"),
+                 .hi = number(vla, "accuracy_hi") - number(linear, "accuracy_lo")};
+    f.verdict = f.lo > 0 ? "holds" : f.hi < 0 ? "refuted" : "undecided";
+    snprintf(f.condition, sizeof f.condition, "n = %.0f: vla %.3f, linear %.3f; value is the difference", n,
+             number(vla, "accuracy"), number(linear, "accuracy"));
+    return add(g, &f, sink, error);
+}
+
+static vla_status old_ones_kept(const group *g, double n, const vla_row_sink *sink, vla_error *error)
+{
+    const vla_record *vla = find(g, "recall", "vla", n);
+    const double chance = 1 / (double)g->codebook;
+    const vla_share oldest = vla_share_of((const double[]){number(vla, "age_q1")}, 1, g->trials * (int64_t)(n / 4));
+    finding f = {.claim = "C14b", .value = oldest.value, .lo = oldest.lo, .hi = oldest.hi};
+    f.verdict = oldest.lo > chance ? "holds" : oldest.hi < 2 * chance ? "refuted" : "undecided";
+    snprintf(f.condition, sizeof f.condition, "oldest quarter at n = %.0f; chance is %.4f, all ages %.3f", n, chance,
+             number(vla, "accuracy"));
+    return add(g, &f, sink, error);
+}
+
+static vla_status recent_ones_kept(const group *g, double n, const vla_row_sink *sink, vla_error *error)
+{
+    if (n != 2 * (double)g->d) return VLA_OK; /* the newest d are the newer two quarters only there */
+    const vla_record *vla = find(g, "recall", "vla", n);
+    const double newest = (number(vla, "age_q3") + number(vla, "age_q4")) / 2;
+    const vla_share share = vla_share_of(&newest, 1, g->trials * g->d);
+    finding f = {.claim = "C14c", .value = share.value, .lo = share.lo, .hi = share.hi};
+    f.verdict = share.value >= 0.95 ? "holds" : "refuted";
+    snprintf(f.condition, sizeof f.condition, "accuracy of the d most recent of n = 2d pairs; older half %.3f",
+             (number(vla, "age_q1") + number(vla, "age_q2")) / 2);
+    return add(g, &f, sink, error);
+}
+
+static vla_status kin_of_rls(const group *g, const vla_row_sink *sink, vla_error *error)
+{
+    const vla_record *vla = find(g, "recall", "vla", (double)g->d);
+    const double mine = number(find(g, "capacity", "vla", (double)NAN), "n95");
+    const double theirs = number(find(g, "capacity", "rls", (double)NAN), "n95");
+    if (!vla) return VLA_OK;
+    const double distance = number(vla, "rls_distance");
+    finding f = {.claim = "C17", .source = "distance to rls", .value = distance, .lo = (double)NAN, .hi = (double)NAN};
+    f.verdict = distance <= 0.1 ? "holds" : "refuted";
+    snprintf(f.condition, sizeof f.condition,
+             "|S - S_rls|/|S_rls| at n = d; same keys, lambda0 and state size; n95: rls %.0f, vla %.0f", theirs, mine);
+    return add(g, &f, sink, error);
+}
+
+static void ranks(const double *x, int64_t n, double *rank)
+{
+    for (int64_t i = 0; i < n; i++) {
+        rank[i] = 0;
+        for (int64_t j = 0; j < n; j++) rank[i] += x[j] < x[i] ? 1 : x[j] == x[i] ? 0.5 : 0;
+    }
+}
+
+double vla_rank_correlation(const double *x, const double *y, int64_t n)
+{
+    double rx[MOST_MEMORIES], ry[MOST_MEMORIES], xy = 0, xx = 0, yy = 0;
+    if (n < 2 || n > MOST_MEMORIES) return (double)NAN;
+    ranks(x, n, rx);
+    ranks(y, n, ry);
+    for (int64_t i = 0; i < n; i++) { /* the mean of the ranks is n/2 */
+        const double a = rx[i] - (double)n / 2, b = ry[i] - (double)n / 2;
+        xy += a * b, xx += a * a, yy += b * b;
+    }
+    return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : (double)NAN;
+}
+
+static vla_status growth_and_interference(const group *g, const double *n, int64_t count, const vla_row_sink *sink,
+                                          vla_error *error)
+{
+    static const char *const memories[] = {"linear", "delta", "decay", "vla", "rls"};
+    double sum = 0, lo = 1, hi = -1;
+    int64_t used = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double norm[MOST_MEMORIES], wrong[MOST_MEMORIES];
+        int64_t found = 0;
+        for (size_t m = 0; n[i] >= (double)g->d && m < sizeof memories / sizeof *memories; m++) {
+            const vla_record *row = find(g, "recall", memories[m], n[i]);
+            if (row) norm[found] = number(row, "norm"), wrong[found++] = 1 - number(row, "accuracy");
+        }
+        const double r = found >= 4 ? vla_rank_correlation(norm, wrong, found) : (double)NAN;
+        if (isnan(r)) continue;
+        sum += r, used++;
+        lo = fmin(lo, r), hi = fmax(hi, r);
+    }
+    if (used == 0) return VLA_OK;
+    finding f = {.claim = "C21", .value = sum / (double)used, .lo = lo, .hi = hi};
+    f.verdict = f.value >= 0.5 ? "holds" : f.value <= 0 ? "refuted" : "undecided";
+    snprintf(f.condition, sizeof f.condition,
+             "rank correlation of |S| and error across memories, mean over %" PRId64 " n >= d; lo, hi: its range",
+             used);
+    return add(g, &f, sink, error);
+}
+
+static vla_status judge(const group *g, const vla_row_sink *sink, vla_error *error)
+{
+    double n[MOST_ROWS];
+    const int64_t count = counts(g, n);
+    vla_status status = exact_below_width(g, n, count, sink, error);
+    const double beyond = overload(g, n, count);
+    if (!status && !isnan(beyond)) status = gentler_than_linear(g, beyond, sink, error);
+    if (!status && !isnan(beyond)) status = old_ones_kept(g, beyond, sink, error);
+    if (!status && !isnan(beyond)) status = recent_ones_kept(g, beyond, sink, error);
+    if (!status) status = kin_of_rls(g, sink, error);
+    return status ? status : growth_and_interference(g, n, count, sink, error);
+}
+
+static group group_of(const vla_records *records, const vla_record *row)
+{
+    return (group){records,
+                   vla_record_text(row, "keys", "?"),
+                   (int64_t)vla_record_number(row, "d", 0),
+                   (int64_t)vla_record_number(row, "codebook", 0),
+                   (int64_t)vla_record_number(row, "trials", 0),
+                   (int64_t)vla_record_number(row, "seed", 0)};
+}
+
+vla_status vla_recall_verdicts(const vla_records *records, const vla_row_sink *sink, vla_error *error)
+{
+    const int64_t end = records->count; /* the sink may append to the same list */
+    for (int64_t i = 0; i < end; i++) {
+        const group g = group_of(records, records->rows[i]);
+        bool first = in_group(records->rows[i], &g, "recall");
+        for (int64_t j = 0; first && j < i; j++) {
+            const group before = group_of(records, records->rows[j]);
+            first = !(in_group(records->rows[j], &before, "recall") && in_group(records->rows[j], &g, "recall"));
+        }
+        if (!first) continue;
+        const vla_status status = judge(&g, sink, error);
+        if (status) return status;
+    }
+    return VLA_OK;
+}
