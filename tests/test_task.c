@@ -1,5 +1,5 @@
 /* Recall: keys, memories against the naive operators, exactness on orthonormal keys, intervals, capacity. */
-#include "lib/task/recall.h"
+#include "lib/task/recall_verdict.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -225,6 +225,59 @@ static void test_state_bytes(void **state)
     assert_int_equal(vla_memory_matched_width(VLA_RLS, 32, 64), 32);
 }
 
+static vla_status collect(void *context, vla_record *row, vla_error *error)
+{
+    (void)error;
+    assert_true(vla_records_push(context, row));
+    return VLA_OK;
+}
+
+static const vla_record *verdict_on(const vla_records *rows, const char *claim, const char *keys)
+{
+    for (int64_t i = 0; i < rows->count; i++)
+        if (strcmp(vla_record_text(rows->rows[i], "claim", ""), claim) == 0 &&
+            strstr(vla_record_text(rows->rows[i], "source", ""), keys))
+            return rows->rows[i];
+    return NULL;
+}
+
+static void test_sweep_and_verdicts(void **state)
+{
+    (void)state;
+    static const int64_t d[2] = {8, 16};
+    vla_recall_settings s = vla_recall_settings_default();
+    s.d = d, s.d_count = 2, s.trials = 10;
+    s.keys[0] = VLA_KEYS_ORTH, s.keys[1] = VLA_KEYS_ELU1, s.key_count = 2;
+    vla_records rows = {0};
+    const vla_row_sink sink = {collect, NULL, NULL, &rows};
+    assert_int_equal(vla_recall_sweep_curves(&s), 2 * 2 * 7); /* softmax twice */
+    assert_int_equal(vla_recall_sweep(&s, NULL, &sink, NULL), VLA_OK);
+    assert_int_equal(vla_recall_fits(&rows, 1, &sink, NULL), VLA_OK);
+    assert_int_equal(vla_recall_verdicts(&rows, &sink, NULL), VLA_OK);
+    assert_string_equal(vla_record_text(verdict_on(&rows, "C10", "orth d=16"), "verdict", ""), "holds");
+    assert_string_equal(vla_record_text(verdict_on(&rows, "C10", "elu1 d=16"), "verdict", ""), "refuted");
+    assert_non_null(verdict_on(&rows, "C14a", "elu1 d=16"));
+    assert_null(verdict_on(&rows, "C14a", "orth")); /* no orthonormal keys beyond d */
+    assert_non_null(verdict_on(&rows, "C21", "elu1 d=8"));
+    int64_t keys = 0;
+    for (int64_t i = 0; i < rows.count; i++) /* a key names one row */
+        for (int64_t j = 0; j < i; j++)
+            keys += strcmp(vla_record_text(rows.rows[i], "key", "a"), vla_record_text(rows.rows[j], "key", "b")) == 0;
+    assert_int_equal(keys, 0);
+    vla_records_clear(&rows);
+}
+
+static void test_rank_correlation(void **state)
+{
+    (void)state;
+    const double x[4] = {1, 2, 3, 4}, up[4] = {1, 10, 100, 1000}, down[4] = {3, 2, 1, 0}, tied[4] = {1, 1, 2, 2};
+    assert_true(fabs(vla_rank_correlation(x, up, 4) - 1) < 1e-15);
+    assert_true(fabs(vla_rank_correlation(x, down, 4) + 1) < 1e-15);
+    assert_true(fabs(vla_rank_correlation(x, tied, 4) - 2 / sqrt(5)) < 1e-12);
+    const double constant[4] = {5, 5, 5, 5};
+    assert_true(isnan(vla_rank_correlation(x, constant, 4)) && isnan(vla_rank_correlation(x, up, 1)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys),
@@ -235,6 +288,8 @@ int main(void)
                                        cmocka_unit_test(test_recall_does_not_depend_on_threads_or_list),
                                        cmocka_unit_test(test_share),
                                        cmocka_unit_test(test_capacity),
-                                       cmocka_unit_test(test_state_bytes)};
+                                       cmocka_unit_test(test_state_bytes),
+                                       cmocka_unit_test(test_sweep_and_verdicts),
+                                       cmocka_unit_test(test_rank_correlation)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

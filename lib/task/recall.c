@@ -337,9 +337,12 @@ static const double ENOUGH = 0.95;
 
 typedef enum limit { LIMIT_VALUE, LIMIT_LO, LIMIT_HI } limit;
 
+/* A point without a wrong answer passes by its lower limit too: at small n the interval is wide only for want of
+ * answers. */
 static double limit_of(const vla_recall_point *p, limit which)
 {
-    return which == LIMIT_VALUE ? p->nearest.value : which == LIMIT_LO ? p->nearest.lo : p->nearest.hi;
+    if (which == LIMIT_VALUE || p->nearest.value == 1) return p->nearest.value;
+    return which == LIMIT_LO ? p->nearest.lo : p->nearest.hi;
 }
 
 /* Index of the last point that passes, or -1. */

@@ -48,7 +48,8 @@ vla_status vla_recall_best(const vla_recall *recall, const double *sharpness, in
                            const int64_t *n, int64_t count, vla_recall_point *points, vla_error *error);
 
 typedef struct vla_capacity {
-    int64_t n95, n95_lo, n95_hi; /* largest n with accuracy (its lower, its upper limit) at least 0.95 */
+    int64_t n95, n95_lo, n95_hi; /* largest n with accuracy (its lower, its upper limit) at least 0.95, or
+                                     without a wrong answer */
     bool censored;               /* the largest n tried still passed: n95 is a lower bound */
 } vla_capacity;
 

@@ -108,16 +108,13 @@ static void label_of(const vla_recall_settings *s, const curve *c, int64_t n, ch
     if (s->match_state) snprintf(label + used, (size_t)(LABEL - used), "_state");
 }
 
-/* FNV-1a over everything that decides a row's numbers. */
 static void key_of(const vla_recall_settings *s, const char *label, char *key)
 {
     char text[LABEL + 256];
     snprintf(text, sizeof text, "%s|V%" PRId64 "|t%" PRId64 "|%.17g|%.17g|%.17g|%d|%" PRIu64 "|%" PRId64, label,
              s->codebook, s->trials, s->lambda0, s->decay, s->u_scale, s->u_random, s->seed,
              s->bank ? s->bank->len : 0);
-    uint64_t hash = 1469598103934665603u;
-    for (const char *p = text; *p; p++) hash = (hash ^ (uint64_t)(unsigned char)*p) * 1099511628211u;
-    snprintf(key, 17, "%016" PRIx64, hash);
+    vla_case_key(text, key);
 }
 
 static bool describe(vla_record *row, const vla_recall_settings *s, const curve *c, const char *label)
@@ -248,10 +245,11 @@ vla_status vla_recall_sweep(const vla_recall_settings *settings, vla_pool *pool,
     const int64_t curves = vla_recall_sweep_curves(settings);
     curve c;
     for (int64_t i = 0; curve_at(settings, i, &c); i++) {
-        char label[LABEL];
+        char label[LABEL], key[17];
         label_of(settings, &c, 0, label);
         if (sink->step && !sink->step(sink->context, label, (double)i / (double)curves)) return VLA_OK;
-        if (sink->skip && sink->skip(sink->context, label)) continue;
+        key_of(settings, label, key);
+        if (sink->wanted && !sink->wanted(sink->context, label, key)) continue;
         const vla_status status = run_curve(settings, &c, pool, sink, error);
         if (status) return status;
     }

@@ -1,17 +1,8 @@
 /* Recall over operators, key sources, widths and counts, as records of the kinds `recall`, `capacity` and `fit`. */
 #ifndef VLA_TASK_RECALL_SWEEP_H
 #define VLA_TASK_RECALL_SWEEP_H
-#include "lib/report/record.h"
 #include "lib/task/recall.h"
-
-/* Where finished records go. add takes ownership. skip (may be NULL): true when the case is not wanted (a filter) or is
- * there already (a resumed run). step (may be NULL) is told what runs now and how much is done of 1; false stops. */
-typedef struct vla_row_sink {
-    vla_status (*add)(void *context, vla_record *row, vla_error *error);
-    bool (*skip)(void *context, const char *label);
-    bool (*step)(void *context, const char *label, double done);
-    void *context;
-} vla_row_sink;
+#include "lib/task/sink.h"
 
 typedef struct vla_recall_settings {
     vla_op ops[VLA_OPS];

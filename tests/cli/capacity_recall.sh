@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# vla-capacity recall: records, verdicts, resuming, filters, refusals.
+set -eu
+build=${1:-build}
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+program=$build/vla-capacity
+fail() {
+  echo "$*" >&2
+  exit 1
+}
+"$program" recall --d 16 --keys orth,elu1 --trials 8 -o "$out/a.jsonl" -o "$out/a.csv" >"$out/table" 2>"$out/log"
+grep -q '^run 105, passed 105, skipped 0, failed 0$' "$out/log" || fail "closing line: $(tail -n 1 "$out/log")"
+grep -q 'C10 .*orth d=16.* holds' "$out/table" || fail "C10 on orthonormal keys"
+jq -es 'map(select(.kind == "recall" and .op == "vla" and .keys == "orth")) | length > 2 and all(.accuracy == 1)' "$out/a.jsonl" >/dev/null
+jq -es 'map(select(.kind == "recall" and .n == 64 and .op == "vla")) | length == 1 and all(.age_q1 < .age_q4 and .state_bytes == 2048)' "$out/a.jsonl" >/dev/null
+# the same seed, another thread count: the same rows
+"$program" recall --d 16 --keys orth,elu1 --trials 8 --threads 1 --format jsonl -q | jq -c 'select(.kind == "recall")' >"$out/one"
+jq -c 'select(.kind == "recall")' "$out/a.jsonl" | cmp - "$out/one"
+# resuming measures nothing again and judges the same
+"$program" recall --d 16 --keys orth,elu1 --trials 8 -o "$out/a.jsonl" --resume >"$out/again" 2>"$out/log"
+grep -q '^run 0,' "$out/log" || fail "resumed run measured again"
+cmp "$out/table" "$out/again"
+"$program" recall --from "$out/a.jsonl" -q >"$out/again"
+cmp "$out/table" "$out/again"
+# a case by its label; a filter; a dry run
+"$program" recall --d 16 --case recall/vla/gauss/d16_n8 --format jsonl -q | jq -es 'map(select(.kind == "recall")) | length == 10 and all(.op == "vla" and .keys == "gauss")' >/dev/null
+[ "$("$program" recall --d 16 --filter '*/rls/*' --dry-run | wc -l)" = 4 ]
+# equal state: linear gets keys twice as wide
+"$program" recall --d 16 --op linear,vla --keys gauss --match state --trials 2 --n 8 --format jsonl -q |
+  jq -es 'map(select(.kind == "recall")) | (map(.state_bytes) | unique | length) == 1 and (map(.dk) | sort) == [16, 32]' >/dev/null
+# orthonormal keys beyond d are a skip with its reason; --strict makes it an error
+"$program" recall --d 16 --keys orth --n 8,20 --op vla --format jsonl 2>"$out/log" | jq -es 'any(.status == "skip" and (.reason | test("dk = 16")))' >/dev/null
+grep -q 'skipped 1' "$out/log"
+if "$program" recall --d 16 --keys orth --n 8,20 --op vla --strict -q >/dev/null; then fail "--strict passed"; fi
+for bad in "--keys gaus" "--trials 0" "--n 0" "--gate x" "--u-scale nan" "--match x" "--decay 2"; do
+  code=0
+  # shellcheck disable=SC2086
+  "$program" recall $bad >/dev/null 2>"$out/log" || code=$?
+  [ "$code" = 2 ] || fail "$bad: exit $code"
+  [ "$(wc -l <"$out/log")" = 1 ] || fail "$bad: $(cat "$out/log")"
+done
+code=0
+"$program" what >/dev/null 2>&1 || code=$?
+[ "$code" = 2 ]
