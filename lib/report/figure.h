@@ -35,7 +35,9 @@ typedef struct vla_figure {
     int vertical_count;
     const double *horizontals; /* thin reference lines */
     int horizontal_count;
-    const char *caption; /* small line below: machine, shape, dtype */
+    const char *caption;        /* small line below: machine, shape, dtype */
+    const char *const *x_names; /* instead of numbers at x = 0, 1, ..: the names of boxes; may be NULL */
+    int x_name_count;
 } vla_figure;
 
 /* Writes data and script (C locale), then renders where gnuplot is on PATH. *rendered tells; note (may be NULL) gets
