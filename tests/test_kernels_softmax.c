@@ -1,7 +1,7 @@
 /* softmax, chunk and recurrent: against naive on every instruction set, identities, hard shapes, non-finite inputs. */
 #include "tests/kernel_check.h"
 
-static const vla_form forms[] = {VLA_CHUNK};
+static const vla_form forms[] = {VLA_CHUNK, VLA_RECURRENT};
 enum { FORMS = sizeof forms / sizeof *forms };
 
 static vla_problem softmax(int64_t B, int64_t H, int64_t T, int64_t Tk, int64_t dk, int64_t dv)

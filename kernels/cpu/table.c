@@ -16,6 +16,7 @@
     FAST(VLA_VLA, VLA_CHUNK, vla_chunk_cpu) \
     FAST(VLA_RLS, VLA_CHUNK, rls_chunk_cpu) \
     FAST(VLA_SOFTMAX, VLA_CHUNK, softmax_chunk_cpu) \
+    FAST(VLA_SOFTMAX, VLA_RECURRENT, softmax_recurrent_cpu) \
     FAST(VLA_LINEAR, VLA_RECURRENT, linear_recurrent_cpu) \
     FAST(VLA_DELTA, VLA_RECURRENT, delta_recurrent_cpu) \
     FAST(VLA_DECAY, VLA_RECURRENT, decay_recurrent_cpu) \
