@@ -1,0 +1,117 @@
+#include "lib/measure/bench.h"
+#include "lib/base/status.h"
+#include "lib/measure/clock.h"
+#include "lib/op/registry.h"
+#include "lib/op/work.h"
+#include <stdio.h>
+#include <string.h>
+
+static vla_status reset_state(void *context, vla_error *error)
+{
+    (void)error;
+    vla_bench *b = context;
+    if (!b->start) return VLA_OK;
+    if (b->start->S) memcpy(b->buffers.S, b->start->S, (size_t)b->start->S_bytes);
+    if (b->start->A) memcpy(b->buffers.A, b->start->A, (size_t)b->start->A_bytes);
+    if (b->start->n) memcpy(b->buffers.n, b->start->n, (size_t)b->start->n_bytes);
+    b->buffers.t = b->start->t;
+    return VLA_OK;
+}
+
+static vla_status run(void *context, int64_t iterations, vla_error *error)
+{
+    vla_bench *b = context;
+    vla_status status = VLA_OK;
+    for (int64_t i = 0; !status && i < iterations; i++) status = vla_plan_run(b->plan, &b->tensors, error);
+    return status;
+}
+
+/* What a case cannot do is a row of its own, not the end of the run. */
+static vla_status become_row(vla_bench *b, vla_status status, const vla_error *why)
+{
+    if (status != VLA_ERR_UNSUPPORTED && status != VLA_ERR_MEMORY && status != VLA_ERR_NUMERIC) return status;
+    b->status = status == VLA_ERR_MEMORY    ? VLA_ROW_OOM
+                : status == VLA_ERR_NUMERIC ? VLA_ROW_FAIL
+                                            : VLA_ROW_SKIP;
+    snprintf(b->reason, sizeof b->reason, "%.*s", (int)sizeof b->reason - 1, why->message);
+    return VLA_OK;
+}
+
+static vla_status checked_run(vla_bench *b, bool check_full, uint64_t seed, vla_error *error)
+{
+    vla_buffers_poison(&b->buffers);
+    vla_status status = reset_state(b, error);
+    const double begun = vla_now();
+    if (!status) status = run(b, 1, error);
+    b->run_seconds = vla_now() - begun;
+    if (status || b->c.problem.T == 0) return status;
+    status = vla_check_run(&b->c, b->exec, b->inputs, b->start, &b->buffers, check_full, seed, &b->check, error);
+    if (status) return status;
+    b->checksum = vla_buffers_checksum(&b->buffers);
+    if (!b->check.pass) {
+        b->status = VLA_ROW_FAIL;
+        snprintf(b->reason, sizeof b->reason, "%s", b->check.reason);
+        char inputs[120];
+        if (vla_inputs_nonfinite(b->inputs, inputs, sizeof inputs))
+            snprintf(b->reason, sizeof b->reason, "%s (%s)", b->check.reason, inputs);
+    }
+    return VLA_OK;
+}
+
+vla_status vla_bench_prepare(vla_bench *b, const vla_case *c, vla_exec *exec, const vla_inputs *inputs,
+                             const vla_buffers *start, bool check_full, uint64_t seed, vla_error *error)
+{
+    vla_error why = {0};
+    const double begun = vla_now();
+    *b = (vla_bench){.c = *c, .exec = exec, .inputs = inputs, .start = vla_op_has_S(c->problem.op) ? start : NULL};
+    vla_status status = vla_plan_create(&b->plan, exec, &c->problem, c->form, c->backend, c->dtype, &why);
+    if (!status) status = vla_buffers_create(&b->buffers, c, &why);
+    if (!status) {
+        vla_inputs_bind(inputs, c->problem.op, &b->tensors);
+        vla_buffers_bind(&b->buffers, &b->tensors);
+        b->tensors.state_in = b->start != NULL;
+        b->inputs_checksum = vla_inputs_checksum(inputs);
+        status = checked_run(b, check_full, seed, &why);
+    }
+    b->prepare_seconds = vla_now() - begun;
+    if (status) status = become_row(b, status, &why);
+    if (status && error) *error = why;
+    return status;
+}
+
+bool vla_bench_can_time(const vla_bench *b)
+{
+    return b->status == VLA_ROW_OK && b->c.problem.T > 0;
+}
+
+vla_status vla_bench_start(vla_bench *b, const vla_stop_rule *rule, double floor, vla_error *error)
+{
+    const vla_subject subject = {.context = b, .reset = b->start ? reset_state : NULL, .run = run};
+    return vla_sampler_start(&b->sampler, &subject, rule, floor, error);
+}
+
+vla_status vla_bench_step(vla_bench *b, vla_error *error)
+{
+    return vla_sampler_step(&b->sampler, error);
+}
+
+vla_status vla_bench_verify(vla_bench *b, vla_error *error)
+{
+    vla_status status = reset_state(b, error);
+    if (!status) status = run(b, 1, error);
+    if (status) return status;
+    b->drifted = vla_buffers_checksum(&b->buffers) != b->checksum;
+    if (!vla_buffers_intact(&b->buffers) || vla_inputs_checksum(b->inputs) != b->inputs_checksum) {
+        b->status = VLA_ROW_FAIL;
+        snprintf(b->reason, sizeof b->reason, "the kernel wrote outside its outputs while it was timed");
+    }
+    return VLA_OK;
+}
+
+void vla_bench_free(vla_bench *b)
+{
+    vla_sampler_free(&b->sampler);
+    vla_buffers_free(&b->buffers);
+    vla_plan_destroy(b->plan);
+    b->plan = NULL;
+}

@@ -1,0 +1,54 @@
+/* One case from plan to record: prepare and check, then sample, then say what was found. */
+#ifndef VLA_MEASURE_BENCH_H
+#define VLA_MEASURE_BENCH_H
+#include "lib/measure/check.h"
+#include "lib/measure/sampling.h"
+#include "lib/report/record.h"
+
+typedef enum vla_row_status { VLA_ROW_OK, VLA_ROW_FAIL, VLA_ROW_SKIP, VLA_ROW_OOM, VLA_ROW_TIMEOUT } vla_row_status;
+const char *vla_row_status_name(vla_row_status status);
+
+typedef struct vla_bench {
+    vla_case c;
+    vla_row_status status;
+    char reason[400];
+    vla_exec *exec; /* borrowed, as are inputs and start */
+    vla_plan *plan;
+    const vla_inputs *inputs;
+    const vla_buffers *start; /* decode: the state every repeat begins with; NULL: from nothing */
+    vla_buffers buffers;
+    vla_tensors tensors;
+    vla_check check;
+    vla_sampler sampler;
+    uint64_t checksum, inputs_checksum;
+    bool drifted; /* one more run after the timing gave other outputs than the checked one */
+    double prepare_seconds, run_seconds; /* the checked run alone: a first guess of the time */
+} vla_bench;
+
+/* Plans, runs once on poisoned outputs and checks. Skips, failed checks and lack of memory become status and reason;
+ * the return value is for errors that end the whole run. T = 0 runs once, is ok and takes no samples. */
+vla_status vla_bench_prepare(vla_bench *bench, const vla_case *c, vla_exec *exec, const vla_inputs *inputs,
+                             const vla_buffers *start, bool check_full, uint64_t seed, vla_error *error);
+bool vla_bench_can_time(const vla_bench *bench);
+vla_status vla_bench_start(vla_bench *bench, const vla_stop_rule *rule, double floor, vla_error *error);
+vla_status vla_bench_step(vla_bench *bench, vla_error *error);
+/* After the last sample: runs once more and compares outputs and inputs with those of the checked run. */
+vla_status vla_bench_verify(vla_bench *bench, vla_error *error);
+void vla_bench_free(vla_bench *bench);
+
+/* What the record says about the machine and the data. */
+typedef struct vla_bench_facts {
+    int64_t seed;
+    const char *input;      /* digest of --input data, or NULL */
+    double peak_flops;      /* matrix rate at the case's threads and dtype; 0: unknown */
+    double bandwidth;       /* copy bandwidth, bytes a second; 0: unknown */
+    const vla_record *meta; /* build and machine facts put into every row; may be NULL */
+} vla_bench_facts;
+
+/* The `sample` record; NULL when out of memory. */
+vla_record *vla_bench_record(const vla_bench *bench, const vla_bench_facts *facts);
+/* A row for a case that never ran. */
+vla_record *vla_bench_empty_record(const vla_case *c, vla_row_status status, const char *reason,
+                                   const vla_bench_facts *facts);
+
+#endif

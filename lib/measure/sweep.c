@@ -1,0 +1,381 @@
+#include "lib/measure/sweep.h"
+#include "lib/base/sizes.h"
+#include "lib/base/status.h"
+#include "lib/measure/clock.h"
+#include "lib/measure/variant.h"
+#include "lib/op/registry.h"
+#include "lib/op/work.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXECS = 16, MAX_SAMPLES = 300 };
+
+struct vla_sweep {
+    vla_sweep_config config;
+    vla_records *rows;
+    double started, floor;
+    struct {
+        int threads;
+        vla_exec *exec;
+    } execs[EXECS];
+    int exec_count;
+    vla_variants variants;
+    vla_peaks peaks;
+    vla_sweep_counts counts;
+    double done, total; /* for the progress bar: cases */
+};
+
+vla_status vla_sweep_create(vla_sweep **result, const vla_sweep_config *config, vla_records *rows, vla_error *error)
+{
+    vla_sweep *s = calloc(1, sizeof *s);
+    *result = s;
+    if (!s) return vla_fail(error, VLA_ERR_MEMORY, "sweep: out of memory");
+    s->config = *config;
+    s->rows = rows;
+    s->started = vla_now();
+    s->floor = vla_clock_floor();
+    return VLA_OK;
+}
+
+void vla_sweep_destroy(vla_sweep *s)
+{
+    if (!s) return;
+    for (int i = 0; i < s->exec_count; i++) vla_exec_destroy(s->execs[i].exec);
+    vla_variants_free(&s->variants);
+    free(s);
+}
+
+vla_sweep_counts vla_sweep_totals(const vla_sweep *s)
+{
+    return s->counts;
+}
+
+const vla_peaks *vla_sweep_peaks(const vla_sweep *s)
+{
+    return &s->peaks;
+}
+
+double vla_sweep_remaining(const vla_sweep *s)
+{
+    const double left = s->config.time_limit - (vla_now() - s->started);
+    return left > 0 ? left : 0;
+}
+
+bool vla_sweep_interrupted(const vla_sweep *s)
+{
+    return s->config.interrupted && s->config.interrupted();
+}
+
+static vla_status exec_for(vla_sweep *s, int threads, vla_exec **exec, vla_error *error)
+{
+    for (int i = 0; i < s->exec_count; i++)
+        if (s->execs[i].threads == threads) {
+            *exec = s->execs[i].exec;
+            return VLA_OK;
+        }
+    if (s->exec_count == EXECS)
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--threads: accepted are at most %d different counts", EXECS);
+    vla_status status = vla_exec_create(exec, threads, s->config.isa, error);
+    if (status) return status;
+    s->execs[s->exec_count].threads = threads;
+    s->execs[s->exec_count++].exec = *exec;
+    return VLA_OK;
+}
+
+/* --- rows ------------------------------------------------------------------------------------------------------- */
+
+static vla_bench_facts facts_of(const vla_sweep *s)
+{
+    return (vla_bench_facts){.seed = s->config.seed, .input = s->config.digest, .meta = s->config.meta};
+}
+
+static vla_status add_row(vla_sweep *s, vla_record *record, vla_row_status status, vla_error *error)
+{
+    if (!record || !vla_records_push(s->rows, record)) {
+        vla_record_destroy(record);
+        return vla_fail(error, VLA_ERR_MEMORY, "results: out of memory");
+    }
+    s->counts.run++;
+    s->counts.passed += status == VLA_ROW_OK;
+    s->counts.failed += status == VLA_ROW_FAIL;
+    s->counts.oom += status == VLA_ROW_OOM;
+    s->counts.timeout += status == VLA_ROW_TIMEOUT;
+    s->counts.skipped += status != VLA_ROW_OK && status != VLA_ROW_FAIL;
+    return s->config.row ? s->config.row(s->config.context, record, error) : VLA_OK;
+}
+
+static vla_status add_empty(vla_sweep *s, const vla_case *c, vla_row_status status, const char *reason, vla_error *error)
+{
+    const vla_bench_facts facts = facts_of(s);
+    vla_variants_end(&s->variants, c, status, reason);
+    return add_row(s, vla_bench_empty_record(c, status, reason, &facts), status, error);
+}
+
+static bool already_measured(const vla_sweep *s, const vla_case *c)
+{
+    vla_record *probe = vla_record_create("sample");
+    bool found = false;
+    if (probe && vla_case_record(c, s->config.seed, s->config.digest, probe)) {
+        const char *key = vla_record_text(probe, "key", "");
+        for (int64_t i = 0; !found && i < s->rows->count; i++)
+            found = !strcmp(vla_record_text(s->rows->rows[i], "key", "-"), key) &&
+                    !strcmp(vla_record_text(s->rows->rows[i], "kind", ""), "sample");
+    }
+    vla_record_destroy(probe);
+    return found;
+}
+
+/* --- one group: cases of one size ------------------------------------------------------------------------------- */
+
+typedef struct group {
+    vla_inputs whole; /* prefill: T tokens; decode: the context */
+    vla_inputs step;  /* decode: its last token */
+    vla_inputs cached; /* decode, softmax: the last query with every key; borrowed pointers */
+    vla_bench *benches;
+    vla_buffers *starts; /* decode: the state each step begins with */
+    int64_t count;
+} group;
+
+static void free_group(group *g)
+{
+    for (int64_t i = 0; i < g->count; i++) {
+        vla_bench_free(&g->benches[i]);
+        vla_buffers_free(&g->starts[i]);
+    }
+    vla_inputs_free(&g->whole);
+    vla_inputs_free(&g->step);
+    free(g->benches);
+    free(g->starts);
+    *g = (group){0};
+}
+
+static vla_status make_inputs(vla_sweep *s, group *g, const vla_case *cases, int64_t count, vla_error *error)
+{
+    const vla_case *c = &cases[0];
+    const vla_problem *p = &c->problem;
+    const int64_t T = vla_case_x(c);
+    vla_needs needs = {0};
+    vla_exec *exec;
+    for (int64_t i = 0; i < count; i++) {
+        needs.u |= cases[i].problem.op == VLA_VLA;
+        needs.b |= cases[i].problem.op == VLA_DELTA;
+        needs.g |= cases[i].problem.op == VLA_DECAY;
+    }
+    vla_status status = exec_for(s, c->threads, &exec, error);
+    if (!status && s->config.data)
+        status = vla_inputs_slice(&g->whole, s->config.data, c->dtype, 0, T, error);
+    else if (!status)
+        status = vla_inputs_random(&g->whole, c->dtype, p->B, p->H, T, p->dk, p->dv, needs, s->config.seed,
+                                   vla_exec_pool(exec), error);
+    if (status || c->mode != VLA_DECODE) return status;
+    status = vla_inputs_slice(&g->step, &g->whole, c->dtype, T - 1, 1, error);
+    g->cached = g->whole;
+    g->cached.q = g->step.q;
+    return status;
+}
+
+/* The state before the step: after the first T - 1 tokens of the context, of which at most 4,096 are run; a step costs
+ * the same whatever the state holds. */
+static vla_status make_start(const vla_case *c, vla_exec *exec, const vla_inputs *whole, vla_buffers *start,
+                             vla_error *error)
+{
+    enum { MOST = 4096 };
+    const int64_t before = whole->T - 1 < MOST ? whole->T - 1 : MOST;
+    vla_case prefix = *c;
+    vla_inputs inputs = {0};
+    vla_tensors t = {0};
+    vla_plan *plan = NULL;
+    prefix.problem.T = before;
+    vla_status status = vla_inputs_slice(&inputs, whole, whole->dtype, 0, before, error);
+    if (!status) status = vla_buffers_create(start, &prefix, error);
+    if (!status)
+        status = vla_plan_create(&plan, exec, &prefix.problem, VLA_BEST, c->backend, c->dtype, error);
+    if (!status) {
+        vla_inputs_bind(&inputs, c->problem.op, &t);
+        vla_buffers_bind(start, &t);
+        status = vla_plan_run(plan, &t, error);
+    }
+    vla_plan_destroy(plan);
+    vla_inputs_free(&inputs);
+    return status;
+}
+
+static vla_status prepare_one(vla_sweep *s, group *g, const vla_case *c, vla_error *error)
+{
+    vla_exec *exec;
+    vla_error why = {0};
+    char label[VLA_LABEL_SIZE];
+    if (s->config.progress)
+        s->config.progress(s->config.context, vla_case_label(c, label, sizeof label), s->done, s->total);
+    vla_status status = exec_for(s, c->threads, &exec, error);
+    if (status) return status;
+    const bool decode = c->mode == VLA_DECODE, state = vla_op_has_S(c->problem.op);
+    vla_buffers *start = &g->starts[g->count];
+    vla_bench *bench = &g->benches[g->count];
+    if (decode && state) status = make_start(c, exec, &g->whole, start, &why);
+    if (status == VLA_ERR_UNSUPPORTED || status == VLA_ERR_MEMORY)
+        return add_empty(s, c, status == VLA_ERR_MEMORY ? VLA_ROW_OOM : VLA_ROW_SKIP, why.message, error);
+    if (status) {
+        if (error) *error = why;
+        return status;
+    }
+    const vla_inputs *inputs = !decode ? &g->whole : state ? &g->step : &g->cached;
+    g->count++;
+    return vla_bench_prepare(bench, c, exec, inputs, decode && state ? start : NULL, s->config.check_full,
+                             (uint64_t)s->config.seed + (uint64_t)c->problem.T, error);
+}
+
+/* Every bench takes one sample a turn until all have stopped. */
+static vla_status sample_in_turns(vla_sweep *s, group *g, double budget, vla_error *error)
+{
+    int64_t timed = 0;
+    for (int64_t i = 0; i < g->count; i++) timed += vla_bench_can_time(&g->benches[i]);
+    const double each = timed ? budget / (double)timed : 0;
+    const vla_stop_rule rule = {.min_samples = s->config.min_samples,
+                                .max_samples = s->config.min_samples > MAX_SAMPLES ? s->config.min_samples : MAX_SAMPLES,
+                                .noise = s->config.noise,
+                                .min_time = 0.05,
+                                .time_limit = each};
+    for (int64_t i = 0; i < g->count; i++) {
+        vla_bench *b = &g->benches[i];
+        if (!vla_bench_can_time(b)) continue;
+        vla_status status = vla_bench_start(b, &rule, s->floor, error);
+        if (status) return status;
+    }
+    for (bool more = timed > 0; more && !vla_sweep_interrupted(s);) {
+        more = false;
+        for (int64_t i = 0; i < g->count && !vla_sweep_interrupted(s); i++) {
+            vla_bench *b = &g->benches[i];
+            if (!vla_bench_can_time(b) || b->sampler.stop != VLA_GO_ON) continue;
+            vla_status status = vla_bench_step(b, error);
+            if (status) return status;
+            more |= b->sampler.stop == VLA_GO_ON;
+        }
+    }
+    return VLA_OK;
+}
+
+static vla_status finish_one(vla_sweep *s, vla_bench *b, vla_error *error)
+{
+    vla_bench_facts facts = facts_of(s);
+    vla_status status = VLA_OK;
+    if (vla_bench_can_time(b)) {
+        if (b->sampler.n == 0) { /* interrupted before the first sample: nothing to say */
+            return VLA_OK;
+        }
+        if (b->sampler.stop == VLA_GO_ON) b->sampler.stop = VLA_STOP_INTERRUPT;
+        status = vla_bench_verify(b, error);
+        facts.peak_flops = vla_peaks_matrix(&s->peaks, b->c.dtype, b->c.threads, 0);
+        facts.bandwidth = s->peaks.bytes_per_s;
+    }
+    if (status) return status;
+    vla_variants_ran(&s->variants, b);
+    if (b->status != VLA_ROW_OK && b->status != VLA_ROW_FAIL) vla_variants_end(&s->variants, &b->c, b->status, b->reason);
+    return add_row(s, vla_bench_record(b, &facts), b->status, error);
+}
+
+/* The machine's peaks at the threads of this group: measured at first, probed briefly again later. */
+static void probe_peaks(vla_sweep *s, const vla_case *c)
+{
+    const bool first = s->peaks.count == 0;
+    const double spare = vla_sweep_remaining(s);
+    if (c->backend != VLA_CPU || spare < 1) return;
+    vla_peaks_matrix(&s->peaks, c->dtype, c->threads, first ? 0.2 : 0.03);
+    if (s->peaks.bytes_per_s <= 0 || s->peaks.copy_threads != c->threads) vla_peaks_copy(&s->peaks, c->threads, 0.15);
+}
+
+static vla_status run_group(vla_sweep *s, const vla_case *cases, int64_t count, double until, vla_error *error)
+{
+    group g = {0};
+    vla_error why = {0};
+    const double begun = vla_now();
+    g.benches = calloc((size_t)count, sizeof *g.benches);
+    g.starts = calloc((size_t)count, sizeof *g.starts);
+    vla_status status = g.benches && g.starts ? make_inputs(s, &g, cases, count, &why)
+                                              : vla_fail(&why, VLA_ERR_MEMORY, "sweep: out of memory");
+    if (status == VLA_ERR_MEMORY) {
+        status = VLA_OK;
+        for (int64_t i = 0; !status && i < count; i++) status = add_empty(s, &cases[i], VLA_ROW_OOM, why.message, error);
+        free_group(&g);
+        return status;
+    }
+    if (status && error) *error = why;
+    for (int64_t i = 0; !status && i < count && !vla_sweep_interrupted(s); i++)
+        status = prepare_one(s, &g, &cases[i], error);
+    if (!status) status = sample_in_turns(s, &g, until - (vla_now() - begun), error);
+    for (int64_t i = 0; !status && i < g.count; i++) status = finish_one(s, &g.benches[i], error);
+    free_group(&g);
+    return status;
+}
+
+/* --- many groups ------------------------------------------------------------------------------------------------ */
+
+static bool same_size(const vla_case *a, const vla_case *b)
+{
+    const vla_problem *p = &a->problem, *q = &b->problem;
+    return a->dtype == b->dtype && a->mode == b->mode && a->depth == b->depth && a->backend == b->backend &&
+           p->B == q->B && p->H == q->H && p->T == q->T && p->dk == q->dk && p->dv == q->dv;
+}
+
+/* Keeps what has to be measured; what cannot be is given its row here. */
+static vla_status choose(vla_sweep *s, const vla_case *cases, int64_t count, vla_case *chosen, int64_t *kept,
+                         vla_error *error)
+{
+    vla_status status = VLA_OK;
+    char reason[240];
+    *kept = 0;
+    for (int64_t i = 0; !status && i < count; i++) {
+        vla_row_status end;
+        const vla_case *c = &cases[i];
+        s->done++;
+        if (already_measured(s, c))
+            s->counts.resumed++;
+        else if (vla_variants_ended(&s->variants, c, &end, reason, sizeof reason))
+            status = add_empty(s, c, end, reason, error);
+        else if (s->config.data && vla_case_x(c) > s->config.data->T)
+            status = vla_fail(error, VLA_ERR_ARGUMENT, "--%s %lld: the tensors of --input hold %lld tokens",
+                              c->mode == VLA_DECODE ? "depth" : "T", (long long)vla_case_x(c), (long long)s->config.data->T);
+        else if (vla_variants_too_long(&s->variants, c, s->config.check_full, vla_sweep_remaining(s),
+                                       s->config.time_limit, reason, sizeof reason))
+            status = add_empty(s, c, VLA_ROW_TIMEOUT, reason, error);
+        else
+            chosen[(*kept)++] = *c;
+    }
+    return status;
+}
+
+/* Cases of one size together, or one at a time where their outputs would not fit beside each other. */
+static vla_status run_size(vla_sweep *s, const vla_case *cases, int64_t count, double budget, vla_error *error)
+{
+    vla_case *chosen = calloc((size_t)count, sizeof *chosen);
+    int64_t kept = 0;
+    double bytes = 0;
+    if (!chosen) return vla_fail(error, VLA_ERR_MEMORY, "sweep: out of memory");
+    vla_status status = choose(s, cases, count, chosen, &kept, error);
+    for (int64_t i = 0; i < kept; i++)
+        bytes += 2 * vla_work_bytes(&chosen[i].problem, chosen[i].dtype, true, true) +
+                 3 * vla_state_bytes(&chosen[i].problem, chosen[i].dtype);
+    const bool together = bytes < 0.4 * (double)vla_memory_available();
+    if (!status && kept > 0) probe_peaks(s, &chosen[0]);
+    if (!status && kept > 0 && together) status = run_group(s, chosen, kept, budget, error);
+    for (int64_t i = 0; !status && !together && i < kept && !vla_sweep_interrupted(s); i++)
+        status = run_group(s, &chosen[i], 1, budget / (double)kept, error);
+    free(chosen);
+    return status;
+}
+
+vla_status vla_sweep_run(vla_sweep *s, const vla_case *cases, int64_t count, double until, vla_error *error)
+{
+    vla_status status = VLA_OK;
+    s->total += (double)count;
+    for (int64_t from = 0, to; !status && from < count && !vla_sweep_interrupted(s); from = to) {
+        for (to = from + 1; to < count && same_size(&cases[from], &cases[to]);) to++;
+        const double left = vla_sweep_remaining(s) - (1 - until) * s->config.time_limit;
+        /* An equal share of what is left: small sizes leave most of theirs to the large ones that follow. */
+        const double share = left * (double)(to - from) / (double)(count - from);
+        status = run_size(s, cases + from, to - from, share > 0 ? share : 0, error);
+    }
+    return status;
+}
