@@ -42,7 +42,6 @@ typedef struct vla_bench_facts {
     const char *input;      /* digest of --input data, or NULL */
     double peak_flops;      /* matrix rate at the case's threads and dtype; 0: unknown */
     double bandwidth;       /* copy bandwidth, bytes a second; 0: unknown */
-    const vla_record *meta; /* build and machine facts put into every row; may be NULL */
 } vla_bench_facts;
 
 /* The `sample` record; NULL when out of memory. */

@@ -25,16 +25,6 @@ static bool put_columns(vla_record *r)
     return ok;
 }
 
-/* Build and machine facts that make a single CSV row speak for itself. */
-static bool put_meta(vla_record *r, const vla_record *meta)
-{
-    static const char *const names[] = {"version", "commit", "compiler", "cflags", "cpu", "gpu", "driver", "blas", "date"};
-    bool ok = true;
-    for (size_t i = 0; meta && i < sizeof names / sizeof *names; i++)
-        ok = ok && vla_record_string(r, names[i], vla_record_text(meta, names[i], NULL));
-    return ok;
-}
-
 static bool has_u(const vla_inputs *in)
 {
     return in && in->u;
@@ -128,7 +118,7 @@ vla_record *vla_bench_empty_record(const vla_case *c, vla_row_status status, con
 {
     const vla_bench b = {.c = *c};
     vla_record *r = begin(c, status, reason, facts);
-    if (r && put_work(r, &b) && put_meta(r, facts->meta)) return r;
+    if (r && put_work(r, &b)) return r;
     vla_record_destroy(r);
     return NULL;
 }
@@ -143,7 +133,7 @@ vla_record *vla_bench_record(const vla_bench *b, const vla_bench_facts *facts)
              vla_record_real(r, "max_residual", b->check.residual.max_residual);
     if (ok && b->plan) ok = vla_record_string(r, "isa", vla_isa_name(vla_plan_isa(b->plan)));
     if (ok && b->status == VLA_ROW_OK && b->sampler.n > 0) ok = put_times(r, b, facts);
-    if (ok && put_meta(r, facts->meta)) return r;
+    if (ok) return r;
     vla_record_destroy(r);
     return NULL;
 }

@@ -63,6 +63,11 @@ double vla_sweep_remaining(const vla_sweep *s)
     return left > 0 ? left : 0;
 }
 
+double vla_sweep_limit(const vla_sweep *s)
+{
+    return s->config.time_limit;
+}
+
 bool vla_sweep_interrupted(const vla_sweep *s)
 {
     return s->config.interrupted && s->config.interrupted();
@@ -88,7 +93,7 @@ static vla_status exec_for(vla_sweep *s, int threads, vla_exec **exec, vla_error
 
 static vla_bench_facts facts_of(const vla_sweep *s)
 {
-    return (vla_bench_facts){.seed = s->config.seed, .input = s->config.digest, .meta = s->config.meta};
+    return (vla_bench_facts){.seed = s->config.seed, .input = s->config.digest};
 }
 
 static vla_status add_row(vla_sweep *s, vla_record *record, vla_row_status status, vla_error *error)

@@ -14,7 +14,6 @@ typedef struct vla_sweep_config {
     vla_isa isa;
     const vla_inputs *data; /* --input tensors in float64; NULL: synthetic */
     const char *digest;     /* of data */
-    const vla_record *meta; /* may be NULL */
     void *context;          /* for the callbacks; any of them may be NULL */
     vla_status (*row)(void *context, const vla_record *record, vla_error *error); /* an error ends the sweep */
     void (*progress)(void *context, const char *label, double done, double total);
@@ -41,6 +40,7 @@ vla_sweep_counts vla_sweep_totals(const vla_sweep *sweep);
 const vla_peaks *vla_sweep_peaks(const vla_sweep *sweep);
 /* Seconds of the time limit that are left, never negative. */
 double vla_sweep_remaining(const vla_sweep *sweep);
+double vla_sweep_limit(const vla_sweep *sweep);
 bool vla_sweep_interrupted(const vla_sweep *sweep);
 
 #endif
