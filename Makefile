@@ -93,9 +93,11 @@ $(BUILD)/libvla.so: $(LIB_OBJS) $(CPU_OBJS) $(CUDA_OBJS)
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libvla.so.$(ABI) -o $@ $^ $(LDFLAGS) $(LDLIBS)
 
+# A program is cmd/vla-NAME.c and, where it has several files, cmd/NAME_*.c.
+$(BUILD)/vla-bench: $(patsubst %.c,$(OBJ)/%.o,$(wildcard cmd/bench_*.c))
 $(BUILD)/%: $(OBJ)/cmd/%.o $(BUILD)/libvla.a
 	$(call say,LD)
-	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDFLAGS) $(LDLIBS)
 
 $(BUILD)/tests/%: $(OBJ)/tests/%.o $(BUILD)/libvla.a
 	@mkdir -p $(@D)

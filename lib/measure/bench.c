@@ -30,9 +30,7 @@ static vla_status run(void *context, int64_t iterations, vla_error *error)
 static vla_status become_row(vla_bench *b, vla_status status, const vla_error *why)
 {
     if (status != VLA_ERR_UNSUPPORTED && status != VLA_ERR_MEMORY && status != VLA_ERR_NUMERIC) return status;
-    b->status = status == VLA_ERR_MEMORY    ? VLA_ROW_OOM
-                : status == VLA_ERR_NUMERIC ? VLA_ROW_FAIL
-                                            : VLA_ROW_SKIP;
+    b->status = status == VLA_ERR_MEMORY ? VLA_ROW_OOM : status == VLA_ERR_NUMERIC ? VLA_ROW_FAIL : VLA_ROW_SKIP;
     snprintf(b->reason, sizeof b->reason, "%.*s", (int)sizeof b->reason - 1, why->message);
     return VLA_OK;
 }

@@ -21,7 +21,7 @@ typedef struct vla_bench {
     vla_check check;
     vla_sampler sampler;
     uint64_t checksum, inputs_checksum;
-    bool drifted; /* one more run after the timing gave other outputs than the checked one */
+    bool drifted;                        /* one more run after the timing gave other outputs than the checked one */
     double prepare_seconds, run_seconds; /* the checked run alone: a first guess of the time */
 } vla_bench;
 
@@ -39,9 +39,9 @@ void vla_bench_free(vla_bench *bench);
 /* What the record says about the machine and the data. */
 typedef struct vla_bench_facts {
     int64_t seed;
-    const char *input;      /* digest of --input data, or NULL */
-    double peak_flops;      /* matrix rate at the case's threads and dtype; 0: unknown */
-    double bandwidth;       /* copy bandwidth, bytes a second; 0: unknown */
+    const char *input; /* digest of --input data, or NULL */
+    double peak_flops; /* matrix rate at the case's threads and dtype; 0: unknown */
+    double bandwidth;  /* copy bandwidth, bytes a second; 0: unknown */
 } vla_bench_facts;
 
 /* The `sample` record; NULL when out of memory. */

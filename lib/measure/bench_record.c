@@ -13,10 +13,12 @@ const char *vla_row_status_name(vla_row_status status)
 
 /* Columns that every sample row has, in this order, whether or not there is a value. */
 static const char *const measured[] = {
-    "status", "reason", "checked", "n_samples", "median_s", "q1_s", "q3_s", "min_s", "mad_s", "median_lo_s",
-    "median_hi_s", "noise", "stop_reason", "iterations", "flops", "bytes", "flops_per_s", "bytes_per_s", "tokens_per_s",
-    "time_per_token_s", "share_of_peak", "floor_s", "state_bytes", "peak_bytes", "sm_clock_hz", "residual",
-    "max_residual", "isa", "choice", "warning"};
+    "status",        "reason",       "checked",     "n_samples",    "median_s",
+    "q1_s",          "q3_s",         "min_s",       "mad_s",        "median_lo_s",
+    "median_hi_s",   "noise",        "stop_reason", "iterations",   "flops",
+    "bytes",         "flops_per_s",  "bytes_per_s", "tokens_per_s", "time_per_token_s",
+    "share_of_peak", "floor_s",      "state_bytes", "peak_bytes",   "sm_clock_hz",
+    "residual",      "max_residual", "isa",         "choice",       "warning"};
 
 static bool put_columns(vla_record *r)
 {

@@ -50,11 +50,13 @@ static vla_status parse_names(vla_case *c, const char **at, const char *label, v
     char word[32];
     const char *name;
     if (!(name = take_name(at, word, sizeof word)) || !vla_op_parse(name, &c->problem.op))
-        return vla_fail(error, VLA_ERR_ARGUMENT, "--case %s: unknown operator; accepted is a label like " EXAMPLE, label);
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--case %s: unknown operator; accepted is a label like " EXAMPLE,
+                        label);
     if (!(name = take_name(at, word, sizeof word)) || !vla_form_parse(name, &c->form))
         return vla_fail(error, VLA_ERR_ARGUMENT, "--case %s: unknown form; accepted is a label like " EXAMPLE, label);
     if (!(name = take_name(at, word, sizeof word)) || !vla_backend_parse(name, &c->backend))
-        return vla_fail(error, VLA_ERR_ARGUMENT, "--case %s: unknown backend; accepted is a label like " EXAMPLE, label);
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--case %s: unknown backend; accepted is a label like " EXAMPLE,
+                        label);
     if (!(name = take_name(at, word, sizeof word)) || !vla_dtype_parse(name, &c->dtype))
         return vla_fail(error, VLA_ERR_ARGUMENT, "--case %s: unknown dtype; accepted is a label like " EXAMPLE, label);
     return VLA_OK;
@@ -86,15 +88,17 @@ static vla_status parse_sizes(vla_case *c, const char *at, const char *label, vl
         const bool read = take_size(&at, &letter, &value);
         const char *slot = read ? strchr(letters, letter) : NULL;
         if (!slot || seen[slot - letters])
-            return vla_fail(error, VLA_ERR_ARGUMENT, "--case %s: bad size at '%s'; accepted are B H T L K V C G N, each "
-                            "once with a number, as in " EXAMPLE, label, where);
+            return vla_fail(error, VLA_ERR_ARGUMENT,
+                            "--case %s: bad size at '%s'; accepted are B H T L K V C G N, each "
+                            "once with a number, as in " EXAMPLE,
+                            label, where);
         seen[slot - letters] = true;
         sizes[slot - letters] = value;
     }
     for (int i = 0; i < 5; i++)
         if (!seen[i])
-            return vla_fail(error, VLA_ERR_ARGUMENT, "--case %s: %c is missing; accepted is a label like " EXAMPLE, label,
-                            letters[i]);
+            return vla_fail(error, VLA_ERR_ARGUMENT, "--case %s: %c is missing; accepted is a label like " EXAMPLE,
+                            label, letters[i]);
     vla_problem *p = &c->problem;
     p->B = sizes[0], p->H = sizes[1], p->T = sizes[2], p->dk = sizes[3], p->dv = sizes[4];
     p->chunk = sizes[6], p->segments = sizes[7];
@@ -119,9 +123,10 @@ vla_status vla_case_parse(vla_case *c, const char *label, vla_error *error)
 
 /* What must agree for two rows to be the same measurement. */
 static const char *const key_fields[] = {
-    "kind", "op", "form", "backend", "dtype", "mode", "pass", "B", "H", "T", "depth", "dk", "dv", "chunk", "segments",
-    "threads", "isa", "cache", "launch", "features", "qk_norm", "output", "no_normalise", "lambda0", "refresh_period",
-    "refresh_eps", "gate", "input", "seed", NULL};
+    "kind",   "op",       "form",    "backend", "dtype",        "mode",     "pass",           "B",           "H",
+    "T",      "depth",    "dk",      "dv",      "chunk",        "segments", "threads",        "isa",         "cache",
+    "launch", "features", "qk_norm", "output",  "no_normalise", "lambda0",  "refresh_period", "refresh_eps", "gate",
+    "input",  "seed",     NULL};
 
 static bool put_parameters(const vla_problem *p, vla_record *r)
 {
@@ -161,6 +166,20 @@ bool vla_case_record(const vla_case *c, int64_t seed, const char *input, vla_rec
            vla_record_string(r, "launch", c->backend == VLA_CPU ? "call" : "stream") && put_parameters(p, r) &&
            vla_record_string(r, "input", input) &&
            (input ? vla_record_null(r, "seed") : vla_record_int(r, "seed", seed)) && vla_record_key(r, key_fields);
+}
+
+bool vla_case_among(const vla_case *c, int64_t seed, const char *input, const vla_records *rows)
+{
+    vla_record *probe = vla_record_create("sample");
+    bool found = false;
+    if (probe && vla_case_record(c, seed, input, probe)) {
+        const char *key = vla_record_text(probe, "key", "");
+        for (int64_t i = 0; !found && i < rows->count; i++)
+            found = !strcmp(vla_record_text(rows->rows[i], "key", "-"), key) &&
+                    !strcmp(vla_record_text(rows->rows[i], "kind", ""), "sample");
+    }
+    vla_record_destroy(probe);
+    return found;
 }
 
 vla_status vla_cases_push(vla_cases *cases, const vla_case *c, vla_error *error)

@@ -19,8 +19,8 @@ typedef struct vla_case {
 
 enum { VLA_LABEL_SIZE = 160 };
 
-/* "vla/chunk/cpu/f32/B1_H4_T2048_K64_V64"; decode has "T1_L4096" for T. _C chunk, _G segments and _N threads follow when
- * they are not the default. buffer is returned. */
+/* "vla/chunk/cpu/f32/B1_H4_T2048_K64_V64"; decode has "T1_L4096" for T. _C chunk, _G segments and _N threads follow
+ * when they are not the default. buffer is returned. */
 const char *vla_case_label(const vla_case *c, char *buffer, size_t size);
 /* Reads a label back over the defaults already in *c (features, lambda0, ...). VLA_ERR_ARGUMENT names what is wrong. */
 vla_status vla_case_parse(vla_case *c, const char *label, vla_error *error);
@@ -30,6 +30,9 @@ int64_t vla_case_x(const vla_case *c);
 const char *vla_mode_name(vla_mode mode);
 /* Puts the case's fields, its label and its key into a record; input: the digest of --input data or NULL. */
 bool vla_case_record(const vla_case *c, int64_t seed, const char *input, vla_record *record);
+
+/* A `sample` row of the case's key is among the rows. */
+bool vla_case_among(const vla_case *c, int64_t seed, const char *input, const vla_records *rows);
 
 typedef struct vla_cases {
     vla_case *items;

@@ -12,8 +12,8 @@
 
 enum { GUARD_BYTES = 64, SAMPLED_HEADS = 4, SAMPLED_ROWS = 66 };
 
-static vla_status make_buffer(void **memory, int64_t *bytes, bool wanted, int64_t rows, int64_t columns, const vla_case *c,
-                              const char *name, vla_error *error)
+static vla_status make_buffer(void **memory, int64_t *bytes, bool wanted, int64_t rows, int64_t columns,
+                              const vla_case *c, const char *name, vla_error *error)
 {
     int64_t size;
     if (!wanted) return VLA_OK;
@@ -130,7 +130,8 @@ static vla_status gather_inputs(judge *j, const vla_inputs *in, vla_error *error
 {
     const vla_op op = j->c->problem.op;
     vla_inputs *to = &j->inputs;
-    *to = (vla_inputs){.dtype = VLA_F64, .B = 1, .H = j->heads, .T = in->T, .dk = in->dk, .dv = in->dv, .gate = in->gate};
+    *to =
+        (vla_inputs){.dtype = VLA_F64, .B = 1, .H = j->heads, .T = in->T, .dk = in->dk, .dv = in->dv, .gate = in->gate};
     const int64_t gate_width = in->gate == VLA_GATE_ROW ? in->dv : 1;
     const int64_t queries = j->c->mode == VLA_DECODE ? 1 : in->T;
     vla_status status = gather(j, &to->q, in->q, queries * in->dk, in->dtype, error);
@@ -245,8 +246,8 @@ static void judge_result(const vla_case *c, const vla_buffers *buffers, vla_chec
     check->pass = vla_residual_pass(&check->residual, check->limit);
     if (vla_first_nonfinite(buffers->o, c->dtype, p->B * p->H, p->T, p->dv, &head, &token)) {
         check->pass = false;
-        snprintf(check->reason, sizeof check->reason, "o is not finite, first at head %lld, token %lld", (long long)head,
-                 (long long)token);
+        snprintf(check->reason, sizeof check->reason, "o is not finite, first at head %lld, token %lld",
+                 (long long)head, (long long)token);
     } else if (!vla_buffers_intact(buffers)) {
         check->pass = false;
         snprintf(check->reason, sizeof check->reason, "written past the end of an output");

@@ -25,9 +25,9 @@ typedef struct vla_check {
     vla_residual residual; /* worst over o and S */
     double limit;
     bool pass;
-    char checked[48];      /* what was compared: "4 heads", "4 heads, 66 rows", "all" */
-    char reason[200];      /* why it failed */
-    double seconds;        /* spent in naive */
+    char checked[48]; /* what was compared: "4 heads", "4 heads, 66 rows", "all" */
+    char reason[200]; /* why it failed */
+    double seconds;   /* spent in naive */
 } vla_check;
 
 /* Compares buffers (after one run of the case on inputs) with naive on the same rounded inputs: for the first, last and

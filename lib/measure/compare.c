@@ -39,7 +39,8 @@ static const char *verdict_of(double lo, double hi, double threshold, vla_compar
 static bool put_pair(vla_record *r, const vla_record *old_row, const vla_record *new_row, double threshold,
                      vla_comparison *summary)
 {
-    const char *old_status = vla_record_text(old_row, "status", "ok"), *new_status = vla_record_text(new_row, "status", "ok");
+    const char *old_status = vla_record_text(old_row, "status", "ok"),
+               *new_status = vla_record_text(new_row, "status", "ok");
     bool ok = vla_record_string(r, "old_status", old_status) && vla_record_string(r, "new_status", new_status);
     double ratio = NAN, lo = NAN, hi = NAN, before = NAN, after = NAN;
     const char *verdict = NULL;
@@ -56,8 +57,8 @@ static bool put_pair(vla_record *r, const vla_record *old_row, const vla_record 
         verdict = verdict_of(lo, hi, threshold, summary);
     }
     return ok && vla_record_real(r, "old_s", before) && vla_record_real(r, "new_s", after) &&
-           vla_record_real(r, "ratio", ratio) && vla_record_real(r, "ratio_lo", lo) && vla_record_real(r, "ratio_hi", hi) &&
-           vla_record_string(r, "verdict", verdict);
+           vla_record_real(r, "ratio", ratio) && vla_record_real(r, "ratio_lo", lo) &&
+           vla_record_real(r, "ratio_hi", hi) && vla_record_string(r, "verdict", verdict);
 }
 
 static vla_status push(vla_records *out, vla_record *r, bool filled, vla_error *error)
@@ -143,7 +144,8 @@ vla_status vla_merge(vla_records *merged, const vla_records *rows, vla_error *er
 {
     for (int64_t i = 0; i < rows->count; i++) {
         vla_record *copy = vla_record_copy(rows->rows[i]);
-        const int64_t at = copy ? find_key(merged, vla_record_text(copy, "kind", ""), vla_record_text(copy, "key", "")) : -1;
+        const int64_t at =
+            copy ? find_key(merged, vla_record_text(copy, "kind", ""), vla_record_text(copy, "key", "")) : -1;
         if (at >= 0) {
             vla_record_destroy(merged->rows[at]);
             merged->rows[at] = copy;

@@ -9,8 +9,8 @@ typedef struct vla_comparison {
 } vla_comparison;
 
 /* One `compare` record for each `sample` key in both: old_s, new_s, ratio = new/old with an interval from the medians'
- * intervals, and verdict: slower or faster (the whole interval beyond 1 +- threshold), same (the whole interval within),
- * ambiguous (neither), or the statuses when either is not ok. */
+ * intervals, and verdict: slower or faster (the whole interval beyond 1 +- threshold), same (the whole interval
+ * within), ambiguous (neither), or the statuses when either is not ok. */
 vla_status vla_compare(const vla_records *old_rows, const vla_records *new_rows, double threshold, vla_records *out,
                        vla_comparison *summary, vla_error *error);
 /* Time of each sample row relative to the operator baseline at the same setting and size: ratio, ratio_lo, ratio_hi. */

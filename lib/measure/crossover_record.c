@@ -61,9 +61,11 @@ static void explain(const char *a, const char *b, bool decode, double model, dou
     *text = 0;
     if (!(fabs(gap) > WORTH_EXPLAINING)) return;
     if (isfinite(share_a) && isfinite(share_b) && isfinite(explained))
-        snprintf(text, size,
-                 "%s runs at %.2f and %s at %.2f of the matrix peak near the crossover; equal shares would put it at %s "
-                 "%.0f, these put it at %.0f", a, share_a, b, share_b, decode ? "L" : "T", model, explained);
+        snprintf(
+            text, size,
+            "%s runs at %.2f and %s at %.2f of the matrix peak near the crossover; equal shares would put it at %s "
+            "%.0f, these put it at %.0f",
+            a, share_a, b, share_b, decode ? "L" : "T", model, explained);
     else
         snprintf(text, size, "shares of peak were not measured, so the gap to the work model is not explained");
 }
@@ -109,8 +111,8 @@ static bool put_result(vla_record *r, const vla_crossover *x)
 /* Fields every summary of a setting begins with. */
 static bool put_setting(vla_record *r, const vla_setting *s, const char *subject, const char *a, const char *b)
 {
-    static const char *const key[] = {"kind", "a", "b", "op", "last", "backend", "dtype", "mode",
-                                      "B",    "H", "dk", "dv", "threads", NULL};
+    static const char *const key[] = {"kind", "a", "b", "op", "last", "backend", "dtype",
+                                      "mode", "B", "H", "dk", "dv",   "threads", NULL};
     char label[160];
     snprintf(label, sizeof label, "%s/%s/%s/%s/B%lld_H%lld_K%lld_V%lld", subject, s->backend, s->dtype, s->mode,
              (long long)s->B, (long long)s->H, (long long)s->dk, (long long)s->dv);
@@ -171,18 +173,20 @@ void vla_crossover_sentence(const vla_record *r, char *text, size_t size)
     if (isfinite(model)) snprintf(predicted, sizeof predicted, "; the work model predicts %.0f", model);
     switch (state) {
     case VLA_CROSSOVER_FOUND:
-        snprintf(text, size, "%s is at least as fast as %s from %s between %.0f and %.0f on%s, measured to %.0f%s", a, b,
-                 x, lo, hi, where, x_max, predicted);
+        snprintf(text, size, "%s is at least as fast as %s from %s between %.0f and %.0f on%s, measured to %.0f%s", a,
+                 b, x, lo, hi, where, x_max, predicted);
         break;
     case VLA_CROSSOVER_SEVERAL:
         if (isfinite(hi))
-            snprintf(text, size, "%s and %s change places several times; the last time between %s %.0f and %.0f%s", a, b,
-                     x, lo, hi, where);
+            snprintf(text, size, "%s and %s change places several times; the last time between %s %.0f and %.0f%s", a,
+                     b, x, lo, hi, where);
         else
-            snprintf(text, size, "%s and %s change places several times, and %s is slower at %s %.0f", a, b, a, x, x_max);
+            snprintf(text, size, "%s and %s change places several times, and %s is slower at %s %.0f", a, b, a, x,
+                     x_max);
         break;
     case VLA_CROSSOVER_BELOW_RANGE:
-        snprintf(text, size, "%s is at least as fast as %s from the smallest %s on: <= %.0f%s", a, b, x, x_min, predicted);
+        snprintf(text, size, "%s is at least as fast as %s from the smallest %s on: <= %.0f%s", a, b, x, x_min,
+                 predicted);
         break;
     case VLA_CROSSOVER_NONE:
         snprintf(text, size, "%s is not yet as fast as %s: no crossover for %s <= %.0f%s", a, b, x, x_max, predicted);
@@ -252,7 +256,8 @@ vla_status vla_extrapolation_records(const vla_records *rows, const vla_setting 
         vla_fit fa, fb;
         const int64_t last = last_points[i];
         vla_rng rng = vla_rng_seed(seed, 4400 + i);
-        if (!vla_fit_curve(&ca.curve, last, 0, &rng, &fa, error) || !vla_fit_curve(&cb.curve, last, 0, &rng, &fb, error))
+        if (!vla_fit_curve(&ca.curve, last, 0, &rng, &fa, error) ||
+            !vla_fit_curve(&cb.curve, last, 0, &rng, &fb, error))
             continue;
         if (last && (fa.n < last || fb.n < last)) continue;
         vla_record *r = vla_record_create("extrapolation");

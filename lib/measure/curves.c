@@ -19,7 +19,10 @@ static int64_t integer(const vla_record *row, const char *name)
 /* Tables from elsewhere may lack columns: what is missing counts as equal. */
 static vla_setting setting_of(const vla_record *row)
 {
-    vla_setting s = {.B = integer(row, "B"), .H = integer(row, "H"), .dk = integer(row, "dk"), .dv = integer(row, "dv"),
+    vla_setting s = {.B = integer(row, "B"),
+                     .H = integer(row, "H"),
+                     .dk = integer(row, "dk"),
+                     .dv = integer(row, "dv"),
                      .threads = integer(row, "threads")};
     snprintf(s.backend, sizeof s.backend, "%s", vla_record_text(row, "backend", ""));
     snprintf(s.dtype, sizeof s.dtype, "%s", vla_record_text(row, "dtype", ""));
@@ -29,8 +32,8 @@ static vla_setting setting_of(const vla_record *row)
 
 static bool equal(const vla_setting *a, const vla_setting *b)
 {
-    return !strcmp(a->backend, b->backend) && !strcmp(a->dtype, b->dtype) && !strcmp(a->mode, b->mode) && a->B == b->B &&
-           a->H == b->H && a->dk == b->dk && a->dv == b->dv && a->threads == b->threads;
+    return !strcmp(a->backend, b->backend) && !strcmp(a->dtype, b->dtype) && !strcmp(a->mode, b->mode) &&
+           a->B == b->B && a->H == b->H && a->dk == b->dk && a->dv == b->dv && a->threads == b->threads;
 }
 
 bool vla_setting_has(const vla_record *row, const vla_setting *setting)
@@ -46,8 +49,9 @@ bool vla_setting_decode(const vla_setting *setting)
 
 const char *vla_setting_text(const vla_setting *s, char *buffer, size_t size)
 {
-    snprintf(buffer, size, "%s %s, B %lld, H %lld, dk %lld, dv %lld, %lld thread%s", s->backend, s->dtype, (long long)s->B,
-             (long long)s->H, (long long)s->dk, (long long)s->dv, (long long)s->threads, s->threads == 1 ? "" : "s");
+    snprintf(buffer, size, "%s %s, B %lld, H %lld, dk %lld, dv %lld, %lld thread%s", s->backend, s->dtype,
+             (long long)s->B, (long long)s->H, (long long)s->dk, (long long)s->dv, (long long)s->threads,
+             s->threads == 1 ? "" : "s");
     return buffer;
 }
 
@@ -98,8 +102,8 @@ static vla_point point_of(const vla_record *row)
     return p;
 }
 
-/* Of two rows at one x: any known row beats an unknown one, of two known ones of different forms the faster, of the same
- * measurement (key) the later. */
+/* Of two rows at one x: any known row beats an unknown one, of two known ones of different forms the faster, of the
+ * same measurement (key) the later. */
 static bool replaces(const vla_point *p, const vla_record *row, const vla_point *old, const vla_record *old_row)
 {
     if (p->known != old->known) return p->known;

@@ -27,8 +27,8 @@ const char *vla_setting_text(const vla_setting *setting, char *buffer, size_t si
  * fastest that is ok; an x whose rows all failed or were skipped is there and not known. x ascends. */
 typedef struct vla_op_curve {
     vla_curve curve;
-    vla_point *points;           /* owned */
-    const vla_record **records;  /* the row behind each point; owned array */
+    vla_point *points;          /* owned */
+    const vla_record **records; /* the row behind each point; owned array */
 } vla_op_curve;
 
 vla_status vla_curve_of(const vla_records *rows, const vla_setting *setting, const char *op, vla_op_curve *curve,

@@ -59,8 +59,13 @@ static void add_series(page *p, const vla_op_curve *c, const char *title, vla_ma
     }
     if (n == 0) return;
     snprintf(p->titles[s], sizeof p->titles[s], "%s", title);
-    p->series[s] = (vla_series){.title = p->titles[s], .mark = mark, .count = n, .x = x, .y = y,
-                                .low = q->low ? low : NULL, .high = q->high ? high : NULL};
+    p->series[s] = (vla_series){.title = p->titles[s],
+                                .mark = mark,
+                                .count = n,
+                                .x = x,
+                                .y = y,
+                                .low = q->low ? low : NULL,
+                                .high = q->high ? high : NULL};
     p->series_count++;
 }
 
@@ -112,8 +117,8 @@ static vla_status open_page(page *p, const vla_records *rows, const vla_setting 
     if (!p->numbers) return vla_fail(error, VLA_ERR_MEMORY, "figures: out of memory");
     for (int64_t i = 0; i < rows->count && !*cpu; i++)
         snprintf(cpu, sizeof cpu, "%s", vla_record_text(rows->rows[i], "cpu", ""));
-    snprintf(p->caption, sizeof p->caption, "%s%s%s; medians with quartiles", vla_setting_text(setting, text, sizeof text),
-             *cpu ? ", " : "", cpu);
+    snprintf(p->caption, sizeof p->caption, "%s%s%s; medians with quartiles",
+             vla_setting_text(setting, text, sizeof text), *cpu ? ", " : "", cpu);
     add_marks(p, rows, setting);
     return VLA_OK;
 }
@@ -142,9 +147,18 @@ static vla_status draw(const drawing *d, page *p, const char *stem, const char *
     bool rendered = false;
     char note[200] = "";
     snprintf(name, sizeof name, "%s%s", stem, d->suffix);
-    const vla_figure figure = {.name = name, .title = title, .x_label = x_label, .y_label = y_label, .log_x = true,
-                               .log_y = true, .log2_x = true, .series = p->series, .series_count = p->series_count,
-                               .verticals = p->marks, .vertical_count = marked ? p->mark_count : 0, .caption = p->caption};
+    const vla_figure figure = {.name = name,
+                               .title = title,
+                               .x_label = x_label,
+                               .y_label = y_label,
+                               .log_x = true,
+                               .log_y = true,
+                               .log2_x = true,
+                               .series = p->series,
+                               .series_count = p->series_count,
+                               .verticals = p->marks,
+                               .vertical_count = marked ? p->mark_count : 0,
+                               .caption = p->caption};
     vla_status status = vla_figure_write(d->directory, &figure, &rendered, note, sizeof note, error);
     clear_series(p);
     if (status) return status;
@@ -180,8 +194,8 @@ static vla_status draw_decode(const drawing *d, page *p, vla_error *error)
     add_all(p, VLA_QUARTILES, &time, "");
     add_series(p, &p->curves[0], "memory floor, softmax", VLA_DASHED, &floor_time);
     add_series(p, &p->curves[4], "memory floor, vla", VLA_DASHED, &floor_time);
-    vla_status status = draw(d, p, "decode_latency", "Decoding one token", "context length (tokens)", "time a token (s)",
-                             true, error);
+    vla_status status =
+        draw(d, p, "decode_latency", "Decoding one token", "context length (tokens)", "time a token (s)", true, error);
     if (status) return status;
     add_all(p, VLA_LINESPOINTS, &state, "");
     return draw(d, p, "decode_memory", "State carried from token to token", "context length (tokens)", "bytes", false,
@@ -200,8 +214,8 @@ vla_status vla_bench_figures(const char *directory, const vla_records *rows, vla
         const bool decode = vla_setting_decode(s);
         char suffix[96] = "";
         if (of_mode[decode] > 1)
-            snprintf(suffix, sizeof suffix, "_%s_%s_B%lld_H%lld_K%lld_V%lld_N%lld", s->backend, s->dtype, (long long)s->B,
-                     (long long)s->H, (long long)s->dk, (long long)s->dv, (long long)s->threads);
+            snprintf(suffix, sizeof suffix, "_%s_%s_B%lld_H%lld_K%lld_V%lld_N%lld", s->backend, s->dtype,
+                     (long long)s->B, (long long)s->H, (long long)s->dk, (long long)s->dv, (long long)s->threads);
         const drawing d = {directory, suffix, done};
         page p;
         status = open_page(&p, rows, s, error);

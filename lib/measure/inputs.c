@@ -19,8 +19,9 @@ enum { PARTS = 6 };
 static void list_parts(vla_inputs *in, vla_needs needs, part *parts)
 {
     const int64_t gate_width = in->gate == VLA_GATE_ROW ? in->dv : 1;
-    const part all[PARTS] = {{"q", &in->q, in->dk, true},    {"k", &in->k, in->dk, true}, {"v", &in->v, in->dv, true},
-                             {"u", &in->u, in->dk, needs.u}, {"b", &in->b, 1, needs.b},   {"g", &in->g, gate_width, needs.g}};
+    const part all[PARTS] = {{"q", &in->q, in->dk, true}, {"k", &in->k, in->dk, true},
+                             {"v", &in->v, in->dv, true}, {"u", &in->u, in->dk, needs.u},
+                             {"b", &in->b, 1, needs.b},   {"g", &in->g, gate_width, needs.g}};
     memcpy(parts, all, sizeof all);
 }
 
@@ -91,7 +92,12 @@ vla_status vla_inputs_slice(vla_inputs *slice, const vla_inputs *whole, vla_dtyp
 {
     part to[PARTS], source[PARTS];
     vla_inputs view = *whole; /* list_parts wants somewhere to point */
-    *slice = (vla_inputs){.dtype = dtype, .B = whole->B, .H = whole->H, .T = count, .dk = whole->dk, .dv = whole->dv,
+    *slice = (vla_inputs){.dtype = dtype,
+                          .B = whole->B,
+                          .H = whole->H,
+                          .T = count,
+                          .dk = whole->dk,
+                          .dv = whole->dv,
                           .gate = whole->gate};
     list_parts(slice, present(whole), to);
     list_parts(&view, present(whole), source);
@@ -100,7 +106,8 @@ vla_status vla_inputs_slice(vla_inputs *slice, const vla_inputs *whole, vla_dtyp
     const size_t in_size = vla_dtype_size(whole->dtype), out_size = vla_dtype_size(dtype);
     for (int i = 0; i < PARTS; i++)
         for (int64_t head = 0; to[i].present && head < whole->B * whole->H; head++) {
-            const char *src = (const char *)*source[i].data + (size_t)((head * whole->T + from) * to[i].width) * in_size;
+            const char *src =
+                (const char *)*source[i].data + (size_t)((head * whole->T + from) * to[i].width) * in_size;
             char *dst = (char *)*to[i].data + (size_t)(head * count * to[i].width) * out_size;
             vla_convert(dst, dtype, src, whole->dtype, count * to[i].width);
         }

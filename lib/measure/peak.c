@@ -34,7 +34,8 @@ static void fill(vla_dtype dtype, void *data, int64_t count)
     }
 }
 
-/* The library's idle threads keep polling for some 30 ms: wait until they sleep, or they would slow what is timed next. */
+/* The library's idle threads keep polling for some 30 ms: wait until they sleep, or they would slow what is timed next.
+ */
 static void settle(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);

@@ -11,7 +11,8 @@ vla_status vla_peak_copy(int threads, double seconds, double *bytes_per_s, vla_e
 /* "OpenBLAS 0.3.21 ..." */
 const char *vla_peak_library(void);
 
-/* Peaks seen so far in a run: probing again can only raise them, so a disturbed first probe does not flatter a kernel. */
+/* Peaks seen so far in a run: probing again can only raise them, so a disturbed first probe does not flatter a kernel.
+ */
 enum { VLA_PEAK_SLOTS = 16 };
 typedef struct vla_peaks {
     struct {

@@ -10,8 +10,8 @@ static bool in_setting(const vla_case *c, const vla_setting *s)
 {
     const vla_problem *p = &c->problem;
     return !strcmp(vla_backend_name(c->backend), s->backend) && !strcmp(vla_dtype_name(c->dtype), s->dtype) &&
-           !strcmp(vla_mode_name(c->mode), s->mode) && p->B == s->B && p->H == s->H && p->dk == s->dk && p->dv == s->dv &&
-           c->threads == s->threads;
+           !strcmp(vla_mode_name(c->mode), s->mode) && p->B == s->B && p->H == s->H && p->dk == s->dk &&
+           p->dv == s->dv && c->threads == s->threads;
 }
 
 /* Same measurement apart from its size. */
@@ -53,8 +53,8 @@ static vla_status cases_at(const vla_case *cases, int64_t count, const vla_setti
     return status;
 }
 
-static vla_status measure_at(vla_sweep *sweep, const vla_case *cases, int64_t count, const vla_setting *s, vla_pair pair,
-                             int64_t x, double until, vla_error *error)
+static vla_status measure_at(vla_sweep *sweep, const vla_case *cases, int64_t count, const vla_setting *s,
+                             vla_pair pair, int64_t x, double until, vla_error *error)
 {
     vla_cases there = {0};
     vla_status status = cases_at(cases, count, s, pair, x, &there, error);
@@ -88,8 +88,8 @@ static vla_status search_one(vla_sweep *sweep, const vla_records *rows, const vl
         if (!record) return VLA_ERR_MEMORY;
         const double spent = start - vla_sweep_remaining(sweep);
         /* The medians of both ends overlap: measuring in between cannot separate them any better. */
-        if (!x.next || (x.overlap && step > 0) || step == MOST_STEPS || spent >= seconds || vla_sweep_interrupted(sweep) ||
-            vla_sweep_remaining(sweep) <= 0)
+        if (!x.next || (x.overlap && step > 0) || step == MOST_STEPS || spent >= seconds ||
+            vla_sweep_interrupted(sweep) || vla_sweep_remaining(sweep) <= 0)
             break;
         const int left = step < USUAL_STEPS ? USUAL_STEPS - step : 1;
         const double share = (seconds - spent) / left, keep = vla_sweep_remaining(sweep) - share;
@@ -122,7 +122,8 @@ vla_status vla_search_crossovers(vla_sweep *sweep, const vla_records *rows, cons
             const vla_setting *s = &settings.items[i];
             if (!has_op(rows, s, vla_op_name(pairs[j].a)) || !has_op(rows, s, vla_op_name(pairs[j].b))) continue;
             const double seconds = 0.9 * vla_sweep_remaining(sweep) / searches--;
-            status = search_one(sweep, rows, cases, count, s, pairs[j], seconds, vla_sweep_limit(sweep), seed, out, error);
+            status =
+                search_one(sweep, rows, cases, count, s, pairs[j], seconds, vla_sweep_limit(sweep), seed, out, error);
         }
     vla_settings_free(&settings);
     return status;

@@ -9,8 +9,8 @@ typedef struct vla_pair {
 } vla_pair;
 
 /* For every setting among the rows that holds both operators of a pair: bisects with cases made from `cases` (those of
- * the two operators in that setting, at a new size), within the sweep's time limit, and pushes one `crossover` record an
- * answer on out. */
+ * the two operators in that setting, at a new size), within the sweep's time limit, and pushes one `crossover` record
+ * an answer on out. */
 vla_status vla_search_crossovers(vla_sweep *sweep, const vla_records *rows, const vla_case *cases, int64_t count,
                                  const vla_pair *pairs, int pair_count, uint64_t seed, vla_records *out,
                                  vla_error *error);

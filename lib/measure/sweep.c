@@ -89,7 +89,7 @@ static vla_status exec_for(vla_sweep *s, int threads, vla_exec **exec, vla_error
     return VLA_OK;
 }
 
-/* --- rows ------------------------------------------------------------------------------------------------------- */
+/* Rows. */
 
 static vla_bench_facts facts_of(const vla_sweep *s)
 {
@@ -111,32 +111,19 @@ static vla_status add_row(vla_sweep *s, vla_record *record, vla_row_status statu
     return s->config.row ? s->config.row(s->config.context, record, error) : VLA_OK;
 }
 
-static vla_status add_empty(vla_sweep *s, const vla_case *c, vla_row_status status, const char *reason, vla_error *error)
+static vla_status add_empty(vla_sweep *s, const vla_case *c, vla_row_status status, const char *reason,
+                            vla_error *error)
 {
     const vla_bench_facts facts = facts_of(s);
     vla_variants_end(&s->variants, c, status, reason);
     return add_row(s, vla_bench_empty_record(c, status, reason, &facts), status, error);
 }
 
-static bool already_measured(const vla_sweep *s, const vla_case *c)
-{
-    vla_record *probe = vla_record_create("sample");
-    bool found = false;
-    if (probe && vla_case_record(c, s->config.seed, s->config.digest, probe)) {
-        const char *key = vla_record_text(probe, "key", "");
-        for (int64_t i = 0; !found && i < s->rows->count; i++)
-            found = !strcmp(vla_record_text(s->rows->rows[i], "key", "-"), key) &&
-                    !strcmp(vla_record_text(s->rows->rows[i], "kind", ""), "sample");
-    }
-    vla_record_destroy(probe);
-    return found;
-}
-
-/* --- one group: cases of one size ------------------------------------------------------------------------------- */
+/* One group: cases of one size. */
 
 typedef struct group {
-    vla_inputs whole; /* prefill: T tokens; decode: the context */
-    vla_inputs step;  /* decode: its last token */
+    vla_inputs whole;  /* prefill: T tokens; decode: the context */
+    vla_inputs step;   /* decode: its last token */
     vla_inputs cached; /* decode, softmax: the last query with every key; borrowed pointers */
     vla_bench *benches;
     vla_buffers *starts; /* decode: the state each step begins with */
@@ -195,8 +182,7 @@ static vla_status make_start(const vla_case *c, vla_exec *exec, const vla_inputs
     prefix.problem.T = before;
     vla_status status = vla_inputs_slice(&inputs, whole, whole->dtype, 0, before, error);
     if (!status) status = vla_buffers_create(start, &prefix, error);
-    if (!status)
-        status = vla_plan_create(&plan, exec, &prefix.problem, VLA_BEST, c->backend, c->dtype, error);
+    if (!status) status = vla_plan_create(&plan, exec, &prefix.problem, VLA_BEST, c->backend, c->dtype, error);
     if (!status) {
         vla_inputs_bind(&inputs, c->problem.op, &t);
         vla_buffers_bind(start, &t);
@@ -239,7 +225,8 @@ static vla_status sample_in_turns(vla_sweep *s, group *g, double budget, vla_err
     for (int64_t i = 0; i < g->count; i++) timed += vla_bench_can_time(&g->benches[i]);
     const double each = timed ? budget / (double)timed : 0;
     const vla_stop_rule rule = {.min_samples = s->config.min_samples,
-                                .max_samples = s->config.min_samples > MAX_SAMPLES ? s->config.min_samples : MAX_SAMPLES,
+                                .max_samples =
+                                    s->config.min_samples > MAX_SAMPLES ? s->config.min_samples : MAX_SAMPLES,
                                 .noise = s->config.noise,
                                 .min_time = 0.05,
                                 .time_limit = each};
@@ -277,7 +264,8 @@ static vla_status finish_one(vla_sweep *s, vla_bench *b, vla_error *error)
     }
     if (status) return status;
     vla_variants_ran(&s->variants, b);
-    if (b->status != VLA_ROW_OK && b->status != VLA_ROW_FAIL) vla_variants_end(&s->variants, &b->c, b->status, b->reason);
+    if (b->status != VLA_ROW_OK && b->status != VLA_ROW_FAIL)
+        vla_variants_end(&s->variants, &b->c, b->status, b->reason);
     return add_row(s, vla_bench_record(b, &facts), b->status, error);
 }
 
@@ -302,7 +290,8 @@ static vla_status run_group(vla_sweep *s, const vla_case *cases, int64_t count, 
                                               : vla_fail(&why, VLA_ERR_MEMORY, "sweep: out of memory");
     if (status == VLA_ERR_MEMORY) {
         status = VLA_OK;
-        for (int64_t i = 0; !status && i < count; i++) status = add_empty(s, &cases[i], VLA_ROW_OOM, why.message, error);
+        for (int64_t i = 0; !status && i < count; i++)
+            status = add_empty(s, &cases[i], VLA_ROW_OOM, why.message, error);
         free_group(&g);
         return status;
     }
@@ -315,7 +304,7 @@ static vla_status run_group(vla_sweep *s, const vla_case *cases, int64_t count, 
     return status;
 }
 
-/* --- many groups ------------------------------------------------------------------------------------------------ */
+/* Many groups. */
 
 static bool same_size(const vla_case *a, const vla_case *b)
 {
@@ -335,13 +324,14 @@ static vla_status choose(vla_sweep *s, const vla_case *cases, int64_t count, vla
         vla_row_status end;
         const vla_case *c = &cases[i];
         s->done++;
-        if (already_measured(s, c))
+        if (vla_case_among(c, s->config.seed, s->config.digest, s->rows))
             s->counts.resumed++;
         else if (vla_variants_ended(&s->variants, c, &end, reason, sizeof reason))
             status = add_empty(s, c, end, reason, error);
         else if (s->config.data && vla_case_x(c) > s->config.data->T)
-            status = vla_fail(error, VLA_ERR_ARGUMENT, "--%s %lld: the tensors of --input hold %lld tokens",
-                              c->mode == VLA_DECODE ? "depth" : "T", (long long)vla_case_x(c), (long long)s->config.data->T);
+            status =
+                vla_fail(error, VLA_ERR_ARGUMENT, "--%s %lld: the tensors of --input hold %lld tokens",
+                         c->mode == VLA_DECODE ? "depth" : "T", (long long)vla_case_x(c), (long long)s->config.data->T);
         else if (vla_variants_too_long(&s->variants, c, s->config.check_full, vla_sweep_remaining(s),
                                        s->config.time_limit, reason, sizeof reason))
             status = add_empty(s, c, VLA_ROW_TIMEOUT, reason, error);

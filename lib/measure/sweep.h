@@ -1,5 +1,5 @@
-/* Many cases under one time limit: cases of one size share inputs and take turns, so that the machine's drift, the order
- * and the cache treat them alike. */
+/* Many cases under one time limit: cases of one size share inputs and take turns, so that the machine's drift, the
+ * order and the cache treat them alike. */
 #ifndef VLA_MEASURE_SWEEP_H
 #define VLA_MEASURE_SWEEP_H
 #include "lib/measure/bench.h"

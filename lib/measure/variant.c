@@ -80,7 +80,8 @@ bool vla_variants_ended(const vla_variants *variants, const vla_case *c, vla_row
     const vla_variant_history *h = find(variants, c);
     if (!h || !h->ended || vla_case_x(c) < h->ended_at) return false;
     *status = h->end;
-    snprintf(reason, size, "ended at %s %lld: %s", c->mode == VLA_DECODE ? "L" : "T", (long long)h->ended_at, h->reason);
+    snprintf(reason, size, "ended at %s %lld: %s", c->mode == VLA_DECODE ? "L" : "T", (long long)h->ended_at,
+             h->reason);
     return true;
 }
 

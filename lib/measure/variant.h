@@ -1,4 +1,5 @@
-/* What a sweep has learned of each variant (everything of a case but its size): how long it takes, and where it ended. */
+/* What a sweep has learned of each variant (everything of a case but its size): how long it takes, and where it ended.
+ */
 #ifndef VLA_MEASURE_VARIANT_H
 #define VLA_MEASURE_VARIANT_H
 #include "lib/measure/bench.h"

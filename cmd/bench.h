@@ -1,0 +1,48 @@
+/* vla-bench: what its subcommands share. */
+#ifndef VLA_CMD_BENCH_H
+#define VLA_CMD_BENCH_H
+#include "lib/cli/options.h"
+#include "lib/cli/progress.h"
+#include "lib/measure/case.h"
+#include "lib/measure/search.h"
+
+typedef struct bench_options {
+    vla_common common;
+    const char *mode, *pass, *baseline, *launch, *check;
+    vla_strings crossovers, from;
+    vla_range depth;
+    bool peak, profile;
+} bench_options;
+
+enum { BENCH_MOST_PAIRS = 32, BENCH_EXIT_INTERRUPTED = 130 };
+
+/* Prints "vla-bench: MESSAGE" on stderr and returns the exit code of the error. */
+int bench_fail(const vla_error *error);
+
+/* Pairs of --crossover, or the default pair when both of its operators are among ops; *count may be 0. */
+vla_status bench_pairs(const bench_options *o, const vla_op *ops, int op_count, vla_pair *pairs, int *count,
+                       vla_error *error);
+/* What the options ask for, size by size. listing: every form and dtype that is built unless told otherwise. */
+vla_status bench_cases(const bench_options *o, bool listing, const vla_inputs *data, vla_cases *cases,
+                       vla_error *error);
+/* cpu or cuda; says on stderr why auto takes the CPU. VLA_ERR_DEVICE when a device is asked for by name in vain. */
+vla_status bench_backend(const bench_options *o, vla_backend *backend, vla_error *error);
+
+int bench_run(bench_options *o);
+int bench_list(bench_options *o);
+int bench_compare(bench_options *o, const vla_strings *words);
+int bench_merge(bench_options *o, const vla_strings *words);
+int bench_plot(bench_options *o);
+int bench_crossover(bench_options *o);
+int bench_fit(bench_options *o);
+
+/* Readable tables and sentences on stdout. */
+void bench_print_samples(const vla_records *rows, bool verbose);
+void bench_print_crossovers(const vla_records *rows);
+void bench_print_kind(const vla_records *rows, const char *kind);
+/* Figures for --plot, with a line on stderr. */
+vla_status bench_figures(const bench_options *o, const vla_records *rows, vla_error *error);
+/* Copies every row to the report. */
+vla_status bench_report_all(vla_report *report, const vla_records *rows, vla_error *error);
+
+#endif

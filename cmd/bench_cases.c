@@ -1,0 +1,329 @@
+#include "cmd/bench.h"
+#include "lib/base/status.h"
+#include "lib/base/threads.h"
+#include "lib/measure/inputs.h"
+#include "lib/op/registry.h"
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool built_for_cuda(void)
+{
+    const vla_kernel *kernel;
+    for (int i = 0; (kernel = vla_kernel_at(i)); i++)
+        if (kernel->backend == VLA_CUDA) return true;
+    return false;
+}
+
+vla_status bench_backend(const bench_options *o, vla_backend *backend, vla_error *error)
+{
+    *backend = VLA_CPU;
+    const bool by_name = !strcmp(o->common.backend, "cuda");
+    const char *why = built_for_cuda() ? "vla-bench times CUDA forms only where a device is present and supported"
+                                       : "this build has no CUDA kernels";
+    if (by_name) return vla_fail(error, VLA_ERR_DEVICE, "--backend cuda: %s; accepted here are cpu and auto", why);
+    const bool wants_device = o->launch || o->profile;
+    if (!strcmp(o->common.backend, "auto") && !o->common.quiet && (wants_device || o->common.verbose))
+        fprintf(stderr, "vla-bench: note: no GPU (%s): using the CPU%s\n", why,
+                wants_device ? ", where --launch and --profile change nothing" : "");
+    return VLA_OK;
+}
+
+/* Appends the pairs of one --crossover value, "vla,softmax" or "vla,softmax,delta,softmax". */
+static vla_status parse_pairs(const char *text, vla_pair *pairs, int *count, vla_error *error)
+{
+    char copy[256], *rest = copy;
+    vla_op found[2];
+    int half = 0;
+    if (strlen(text) >= sizeof copy) return vla_fail(error, VLA_ERR_ARGUMENT, "--crossover: the value is too long");
+    snprintf(copy, sizeof copy, "%s", text);
+    for (char *item; (item = strsep(&rest, ","));) {
+        if (!vla_op_parse(item, &found[half]))
+            return vla_fail(error, VLA_ERR_ARGUMENT,
+                            "--crossover %s: unknown operator '%s'; accepted are pairs of softmax, "
+                            "linear, delta, decay, vla, rls, or none",
+                            text, item);
+        if (++half < 2) continue;
+        half = 0;
+        if (found[0] == found[1])
+            return vla_fail(error, VLA_ERR_ARGUMENT, "--crossover %s: an operator does not cross itself", text);
+        if (*count == BENCH_MOST_PAIRS)
+            return vla_fail(error, VLA_ERR_ARGUMENT, "--crossover: accepted are at most %d pairs", BENCH_MOST_PAIRS);
+        pairs[(*count)++] = (vla_pair){found[0], found[1]};
+    }
+    if (half) return vla_fail(error, VLA_ERR_ARGUMENT, "--crossover %s: accepted are pairs A,B", text);
+    return VLA_OK;
+}
+
+static bool among(const vla_op *ops, int count, vla_op op)
+{
+    for (int i = 0; i < count; i++)
+        if (ops[i] == op) return true;
+    return false;
+}
+
+vla_status bench_pairs(const bench_options *o, const vla_op *ops, int op_count, vla_pair *pairs, int *count,
+                       vla_error *error)
+{
+    vla_status status = VLA_OK;
+    *count = 0;
+    for (int64_t i = 0; !status && i < o->crossovers.count; i++)
+        if (strcmp(o->crossovers.values[i], "none")) status = parse_pairs(o->crossovers.values[i], pairs, count, error);
+    if (o->crossovers.count == 0 && among(ops, op_count, VLA_VLA) && among(ops, op_count, VLA_SOFTMAX))
+        pairs[(*count)++] = (vla_pair){VLA_VLA, VLA_SOFTMAX};
+    return status;
+}
+
+static void add_op(vla_op *ops, int *count, vla_op op)
+{
+    if (!among(ops, *count, op)) ops[(*count)++] = op;
+}
+
+/* --op, or the operators the crossovers need, or the default four; a baseline and crossovers are always measured too.
+ */
+static vla_status choose_ops(const bench_options *o, bool listing, vla_op *ops, int *count, vla_error *error)
+{
+    vla_pair pairs[BENCH_MOST_PAIRS];
+    int pair_count;
+    vla_op baseline;
+    *count = vla_common_ops(&o->common, ops);
+    vla_status status = bench_pairs(o, ops, *count, pairs, &pair_count, error);
+    if (status) return status;
+    for (int i = 0; i < pair_count; i++) {
+        add_op(ops, count, pairs[i].a);
+        add_op(ops, count, pairs[i].b);
+    }
+    if (*count == 0 && listing)
+        for (int i = 0; i < VLA_OPS; i++) add_op(ops, count, (vla_op)i);
+    if (*count == 0) {
+        static const vla_op usual[] = {VLA_VLA, VLA_SOFTMAX, VLA_LINEAR, VLA_DELTA};
+        for (int i = 0; i < 4; i++) add_op(ops, count, usual[i]);
+    }
+    if (o->baseline && vla_op_parse(o->baseline, &baseline)) add_op(ops, count, baseline);
+    return VLA_OK;
+}
+
+/* One value of each range at a time. */
+typedef struct place {
+    int64_t B, H, dk, dv, x, chunk, segments, threads;
+} place;
+
+typedef struct builder {
+    const bench_options *o;
+    bool listing, every_form, decode;
+    vla_backend backend;
+    vla_gate gate; /* of --input, or one a token */
+    vla_op ops[VLA_OPS];
+    vla_form forms[VLA_FORMS + 1];
+    vla_dtype dtypes[VLA_DTYPES];
+    int op_count, form_count, dtype_count;
+    vla_cases *cases;
+} builder;
+
+static bool wanted(const builder *b, const vla_case *c)
+{
+    char label[VLA_LABEL_SIZE];
+    const vla_strings *filters = &b->o->common.filters;
+    vla_case_label(c, label, sizeof label);
+    for (int64_t i = 0; i < filters->count; i++)
+        if (fnmatch(filters->values[i], label, 0) == 0) return true;
+    return filters->count == 0;
+}
+
+static vla_status add_case(builder *b, vla_op op, vla_form form, vla_dtype dtype, const place *at, vla_error *error)
+{
+    vla_case c = {.problem = vla_problem_default(op, at->B, at->H, b->decode ? 1 : at->x, 1),
+                  .form = form,
+                  .backend = b->backend,
+                  .dtype = dtype,
+                  .mode = b->decode ? VLA_DECODE : VLA_PREFILL,
+                  .depth = b->decode ? at->x : 0,
+                  .threads = (int)at->threads};
+    vla_problem *p = &c.problem;
+    p->dk = at->dk, p->dv = at->dv, p->chunk = at->chunk, p->segments = at->segments;
+    p->Tk = b->decode && op == VLA_SOFTMAX ? at->x : 0;
+    p->gate = op == VLA_DECAY ? b->gate : VLA_GATE_NONE;
+    vla_status status = vla_common_problem(&b->o->common, p, error);
+    if (!status) status = vla_problem_check(p, error);
+    if (status) return status;
+    if (form == VLA_BEST) {
+        c.best = true;
+        c.form = vla_best_form(p, c.backend, c.dtype, c.threads);
+    }
+    /* "all" means what there is; a form asked for by name that does not exist is a row that says so. */
+    const vla_kernel *kernel = vla_kernel_find(op, c.form, c.backend);
+    if (b->every_form && (!kernel || !vla_kernel_variant(kernel, dtype, VLA_ISA_AUTO, NULL))) return VLA_OK;
+    return wanted(b, &c) ? vla_cases_push(b->cases, &c, error) : VLA_OK;
+}
+
+static vla_status add_size(builder *b, vla_dtype dtype, place *at, vla_error *error)
+{
+    const vla_common *c = &b->o->common;
+    const int64_t none = 0, all = vla_cpu_count();
+    const vla_range zero = {(int64_t *)&none, 1}, whole = {(int64_t *)&all, 1};
+    const vla_range *chunks = c->chunk.count ? &c->chunk : &zero, *threads = c->threads.count ? &c->threads : &whole;
+    const vla_range *segments = c->segments.count ? &c->segments : &zero;
+    vla_status status = VLA_OK;
+    for (int64_t t = 0; t < threads->count; t++)
+        for (int op = 0; op < b->op_count; op++)
+            for (int f = 0; f < b->form_count; f++)
+                for (int64_t k = 0; k < chunks->count; k++)
+                    for (int64_t s = 0; !status && s < segments->count; s++) {
+                        at->threads = threads->values[t], at->chunk = chunks->values[k];
+                        at->segments = segments->values[s];
+                        status = add_case(b, b->ops[op], b->forms[f], dtype, at, error);
+                    }
+    return status;
+}
+
+static vla_status default_sizes(const builder *b, const vla_inputs *data, vla_range *sizes, vla_error *error)
+{
+    const char *text = b->decode ? "64-16kx4" : "128-4kx2";
+    vla_status status = vla_range_parse(sizes, text, b->decode ? "--depth" : "--T", 0, INT64_C(1) << 40, error);
+    if (status || !data) return status;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < sizes->count; i++)
+        if (sizes->values[i] <= data->T) sizes->values[kept++] = sizes->values[i];
+    if (kept == 0) sizes->values[kept++] = data->T;
+    sizes->count = kept;
+    return VLA_OK;
+}
+
+/* With --input the tensors decide B, H and the widths; asking for others is an error. */
+static vla_status fixed_by_input(const vla_common *c, const vla_inputs *data, vla_error *error)
+{
+    const struct {
+        const char *name;
+        const vla_range *range;
+        int64_t value;
+    } fixed[] = {{"B", &c->B, data->B}, {"H", &c->H, data->H}, {"dk", &c->dk, data->dk}, {"dv", &c->dv, data->dv}};
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        for (int64_t j = 0; j < fixed[i].range->count; j++)
+            if (fixed[i].range->values[j] != fixed[i].value)
+                return vla_fail(error, VLA_ERR_ARGUMENT, "--%s %lld: the tensors of --input have %lld", fixed[i].name,
+                                (long long)fixed[i].range->values[j], (long long)fixed[i].value);
+    for (int64_t j = 0; j < c->d.count; j++)
+        if (c->d.values[j] != data->dk || c->d.values[j] != data->dv)
+            return vla_fail(error, VLA_ERR_ARGUMENT, "--d %lld: the tensors of --input have dk %lld and dv %lld",
+                            (long long)c->d.values[j], (long long)data->dk, (long long)data->dv);
+    return VLA_OK;
+}
+
+static vla_status add_shapes(builder *b, const vla_inputs *data, const vla_range *sizes, vla_error *error)
+{
+    const vla_common *c = &b->o->common;
+    const int64_t one = data ? data->B : 1, sixteen = data ? data->H : 16;
+    const vla_range B_usual = {(int64_t *)&one, 1}, H_usual = {(int64_t *)&sixteen, 1};
+    const vla_range *B = c->B.count ? &c->B : &B_usual, *H = c->H.count ? &c->H : &H_usual;
+    vla_status status = VLA_OK;
+    for (int d = 0; d < b->dtype_count; d++)
+        for (int64_t i = 0; i < B->count; i++)
+            for (int64_t j = 0; j < H->count; j++)
+                for (int64_t w = 0; !status; w++) {
+                    place at = {.B = B->values[i], .H = H->values[j]};
+                    if (data) {
+                        at.dk = data->dk, at.dv = data->dv;
+                        if (w > 0) break;
+                    } else if (!vla_common_width(c, w, &at.dk, &at.dv))
+                        break;
+                    for (int64_t x = 0; !status && x < sizes->count; x++) {
+                        at.x = sizes->values[x];
+                        status = add_size(b, b->dtypes[d], &at, error);
+                    }
+                }
+    return status;
+}
+
+static vla_status add_labels(builder *b, vla_error *error)
+{
+    const vla_common *c = &b->o->common;
+    vla_status status = VLA_OK;
+    for (int64_t i = 0; !status && i < c->cases.count; i++) {
+        vla_case one = {.problem = vla_problem_default(VLA_VLA, 1, 1, 1, 1), .threads = vla_cpu_count()};
+        if (c->chunk.count) one.problem.chunk = c->chunk.values[0];
+        if (c->segments.count) one.problem.segments = c->segments.values[0];
+        if (c->threads.count) one.threads = (int)c->threads.values[0];
+        status = vla_case_parse(&one, c->cases.values[i], error);
+        if (!status) status = vla_common_problem(c, &one.problem, error);
+        if (status) return status;
+        if (one.backend == VLA_CUDA)
+            return vla_fail(error, VLA_ERR_DEVICE, "--case %s: no GPU here that vla-bench can time",
+                            c->cases.values[i]);
+        if (one.backend == VLA_AUTO) one.backend = VLA_CPU;
+        if (one.problem.op == VLA_DECAY) one.problem.gate = b->gate;
+        if (one.form == VLA_BEST) {
+            one.best = true;
+            one.form = vla_best_form(&one.problem, one.backend, one.dtype, one.threads);
+        }
+        if (wanted(b, &one)) status = vla_cases_push(b->cases, &one, error);
+    }
+    return status;
+}
+
+static vla_status choose_variants(builder *b, vla_error *error)
+{
+    const vla_common *c = &b->o->common;
+    b->form_count = vla_common_forms(c, b->forms);
+    b->dtype_count = vla_common_dtypes(c, b->dtypes);
+    for (int64_t i = 0; i < c->forms.count; i++) b->every_form |= !strcmp(c->forms.values[i], "all");
+    if (b->form_count == 0 && b->listing) {
+        b->every_form = true;
+        for (int i = 0; i < VLA_FORMS; i++) b->forms[b->form_count++] = (vla_form)i;
+    } else if (b->form_count == 0)
+        b->forms[b->form_count++] = VLA_BEST;
+    if (b->dtype_count == 0 && b->listing)
+        for (int i = 0; i < VLA_DTYPES; i++) b->dtypes[b->dtype_count++] = (vla_dtype)i;
+    else if (b->dtype_count == 0)
+        b->dtypes[b->dtype_count++] = VLA_F32;
+    return choose_ops(b->o, b->listing, b->ops, &b->op_count, error);
+}
+
+vla_status bench_cases(const bench_options *o, bool listing, const vla_inputs *data, vla_cases *cases, vla_error *error)
+{
+    builder b = {.o = o,
+                 .listing = listing,
+                 .backend = VLA_CPU,
+                 .decode = !strcmp(o->mode, "decode"),
+                 .cases = cases,
+                 .gate = data ? data->gate : VLA_GATE_TOKEN};
+    vla_range usual = {0};
+    /* Device forms are listed also where no device is. */
+    const bool cuda = listing && built_for_cuda() && strcmp(o->common.backend, "cpu");
+    const bool cpu = !listing || strcmp(o->common.backend, "cuda");
+    vla_status status = listing ? VLA_OK : bench_backend(o, &b.backend, error);
+    if (!status && data) status = fixed_by_input(&o->common, data, error);
+    if (!status && !b.decode && o->depth.count)
+        status = vla_fail(error, VLA_ERR_ARGUMENT, "--depth: accepted only with --mode decode");
+    if (!status && b.decode && o->common.T.count)
+        status = vla_fail(error, VLA_ERR_ARGUMENT, "--T: decode times one token; context lengths are --depth RANGE");
+    if (!status) status = choose_variants(&b, error);
+    if (!status && o->common.cases.count) status = add_labels(&b, error);
+    if (!status && o->common.cases.count == 0) {
+        const vla_range *sizes = b.decode ? &o->depth : &o->common.T;
+        if (sizes->count == 0) {
+            status = default_sizes(&b, data, &usual, error);
+            sizes = &usual;
+        }
+        if (!status && cpu) status = add_shapes(&b, data, sizes, error);
+        b.backend = VLA_CUDA;
+        if (!status && cuda) status = add_shapes(&b, data, sizes, error);
+    }
+    vla_range_free(&usual);
+    if (!status && cases->count == 0)
+        status = vla_fail(error, VLA_ERR_ARGUMENT, "nothing to measure: no case matches%s%s",
+                          o->common.filters.count ? " --filter " : " these options",
+                          o->common.filters.count ? o->common.filters.values[0] : "");
+    return status;
+}
+
+int bench_list(bench_options *o)
+{
+    vla_cases cases = {0};
+    vla_error error = {0};
+    char label[VLA_LABEL_SIZE];
+    vla_status status = bench_cases(o, true, NULL, &cases, &error);
+    for (int64_t i = 0; !status && i < cases.count; i++) puts(vla_case_label(&cases.items[i], label, sizeof label));
+    vla_cases_free(&cases);
+    if (!status && (fflush(stdout) || ferror(stdout))) status = vla_fail(&error, VLA_ERR_FILE, "stdout: cannot write");
+    return status ? bench_fail(&error) : 0;
+}
