@@ -4,6 +4,7 @@
 #include "lib/cli/options.h"
 #include "lib/cli/progress.h"
 #include "lib/measure/case.h"
+#include "lib/op/inputs.h"
 #include "lib/measure/search.h"
 
 typedef struct bench_options {

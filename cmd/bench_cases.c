@@ -1,7 +1,7 @@
 #include "cmd/bench.h"
 #include "lib/base/status.h"
 #include "lib/base/threads.h"
-#include "lib/measure/inputs.h"
+#include "lib/op/inputs.h"
 #include "lib/op/registry.h"
 #include <fnmatch.h>
 #include <stdio.h>

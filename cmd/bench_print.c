@@ -32,6 +32,24 @@ static int by_size(const void *p, const void *q)
     return strcmp(vla_record_text(a, "form", ""), vla_record_text(b, "form", ""));
 }
 
+/* Prints the columns in which some row has a value. */
+static void print_filled(const vla_records *rows, const char *kind, const vla_column *columns, int count)
+{
+    enum { MOST = 32 };
+    vla_column kept[MOST];
+    int n = 0;
+    for (int c = 0; c < count && n < MOST; c++) {
+        bool filled = false;
+        for (int64_t i = 0; !filled && i < rows->count; i++) {
+            const vla_value *value = vla_record_get(rows->rows[i], columns[c].field);
+            filled =
+                !strcmp(vla_record_text(rows->rows[i], "kind", ""), kind) && value && value->type != VLA_VALUE_NULL;
+        }
+        if (filled) kept[n++] = columns[c];
+    }
+    vla_table_print(stdout, rows, kind, kept, n);
+}
+
 void bench_print_samples(const vla_records *rows, bool verbose)
 {
     static const vla_column columns[] = {{"op", "op", NULL, false},
@@ -78,10 +96,10 @@ void bench_print_samples(const vla_records *rows, bool verbose)
     for (int64_t i = 0; i < rows->count; i++)
         if (!strcmp(vla_record_text(rows->rows[i], "kind", ""), "sample")) sorted.rows[sorted.count++] = rows->rows[i];
     if (sorted.count > 1) qsort(sorted.rows, (size_t)sorted.count, sizeof *sorted.rows, by_size);
-    if (sorted.count) vla_table_print(stdout, &sorted, "sample", columns, (int)(sizeof columns / sizeof *columns));
+    if (sorted.count) print_filled(&sorted, "sample", columns, (int)(sizeof columns / sizeof *columns));
     if (sorted.count && verbose) {
         putchar('\n');
-        vla_table_print(stdout, &sorted, "sample", more, (int)(sizeof more / sizeof *more));
+        print_filled(&sorted, "sample", more, (int)(sizeof more / sizeof *more));
     }
     free(sorted.rows);
 }
@@ -164,6 +182,6 @@ void bench_print_kind(const vla_records *rows, const char *kind)
     for (size_t i = 0; any && i < sizeof tables / sizeof *tables; i++)
         if (!strcmp(tables[i].kind, kind)) {
             putchar('\n');
-            vla_table_print(stdout, rows, kind, tables[i].columns, tables[i].count);
+            print_filled(rows, kind, tables[i].columns, tables[i].count);
         }
 }

@@ -113,13 +113,26 @@ static vla_status read_earlier(session *s, vla_error *error)
     return status;
 }
 
+/* Kept in float64; every case rounds its prefix to its own dtype. */
+static vla_status load_data(session *s, vla_error *error)
+{
+    const char *directory = s->o->common.input;
+    vla_status status = vla_inputs_load_directory(&s->data, directory, VLA_F64, error);
+    if (status) return status;
+    s->has_data = true;
+    vla_inputs_digest(&s->data, s->digest);
+    if (s->data.T == s->data.Tk && s->data.T > 0) return VLA_OK;
+    return vla_fail(error, VLA_ERR_FILE,
+                    "--input %s: %lld queries and %lld keys; accepted here are as many of both, and some", directory,
+                    (long long)s->data.T, (long long)s->data.Tk);
+}
+
 static vla_status open_session(session *s, vla_error *error)
 {
     const vla_common *c = &s->o->common;
     vla_status status = check_options(s->o, error);
     if (!status && c->input) {
-        status = vla_inputs_load(&s->data, c->input, s->digest, error);
-        s->has_data = !status;
+        status = load_data(s, error);
     }
     if (!status) status = bench_cases(s->o, false, s->has_data ? &s->data : NULL, &s->cases, error);
     for (int64_t i = 0; !status && s->has_data && i < s->cases.count; i++)
@@ -388,7 +401,7 @@ int bench_run(bench_options *o)
     session s = {.o = o, .progress = vla_progress_start(o->common.quiet)};
     const int code = run_session(&s, &error);
     vla_sweep_destroy(s.sweep);
-    vla_inputs_free(&s.data);
+    vla_inputs_destroy(&s.data);
     vla_cases_free(&s.cases);
     vla_records_clear(&s.rows);
     vla_records_clear(&s.extra);

@@ -49,9 +49,10 @@ static vla_status checked_run(vla_bench *b, bool check_full, uint64_t seed, vla_
     if (!b->check.pass) {
         b->status = VLA_ROW_FAIL;
         snprintf(b->reason, sizeof b->reason, "%s", b->check.reason);
-        char inputs[120];
-        if (vla_inputs_nonfinite(b->inputs, inputs, sizeof inputs))
-            snprintf(b->reason, sizeof b->reason, "%s (%s)", b->check.reason, inputs);
+        vla_bad_input bad;
+        if (vla_inputs_first_bad(b->inputs, b->c.problem.op, &bad))
+            snprintf(b->reason, sizeof b->reason, "%s (%s is not finite at head %lld, token %lld)", b->check.reason,
+                     vla_input_name(bad.input), (long long)bad.head, (long long)bad.token);
     }
     return VLA_OK;
 }
@@ -65,7 +66,7 @@ vla_status vla_bench_prepare(vla_bench *b, const vla_case *c, vla_exec *exec, co
     vla_status status = vla_plan_create(&b->plan, exec, &c->problem, c->form, c->backend, c->dtype, &why);
     if (!status) status = vla_buffers_create(&b->buffers, c, &why);
     if (!status) {
-        vla_inputs_bind(inputs, c->problem.op, &b->tensors);
+        vla_inputs_tensors(inputs, c->problem.op, &b->tensors);
         vla_buffers_bind(&b->buffers, &b->tensors);
         b->tensors.state_in = b->start != NULL;
         b->inputs_checksum = vla_inputs_checksum(inputs);

@@ -27,16 +27,16 @@ static bool put_columns(vla_record *r)
     return ok;
 }
 
-static bool has_u(const vla_inputs *in)
+static bool has(const vla_inputs *in, vla_input input)
 {
-    return in && in->u;
+    return in && in->tensor[input].data;
 }
 
 /* Inputs read, outputs and state written, and workspace. */
 static double footprint(const vla_bench *b)
 {
     const vla_problem *p = &b->c.problem;
-    double bytes = vla_work_bytes(p, b->c.dtype, has_u(b->inputs), b->inputs->b != NULL);
+    double bytes = vla_work_bytes(p, b->c.dtype, has(b->inputs, VLA_IN_U), has(b->inputs, VLA_IN_B));
     bytes += (double)(b->buffers.S_bytes + b->buffers.A_bytes + b->buffers.n_bytes);
     return bytes + (b->plan ? (double)vla_plan_workspace(b->plan) : 0);
 }
@@ -44,7 +44,7 @@ static double footprint(const vla_bench *b)
 static bool put_work(vla_record *r, const vla_bench *b)
 {
     const vla_problem *p = &b->c.problem;
-    const bool u = has_u(b->inputs), beta = b->inputs && b->inputs->b;
+    const bool u = has(b->inputs, VLA_IN_U), beta = has(b->inputs, VLA_IN_B);
     double bytes = vla_work_bytes(p, b->c.dtype, u, beta);
     /* A decode step of a state operator reads and writes its whole state. */
     if (b->c.mode == VLA_DECODE && p->op != VLA_SOFTMAX) bytes += 2 * vla_state_bytes(p, b->c.dtype);
@@ -83,7 +83,7 @@ static bool put_warnings(vla_record *r, const vla_bench *b, const vla_summary *s
     if (s->n < rule->min_samples) add_warning(text, sizeof text, "fewer samples than asked");
     if (b->sampler.stop != VLA_STOP_NOISE && !(s->noise <= rule->noise))
         add_warning(text, sizeof text, "noise target not met");
-    if (s->median * (double)b->sampler.iterations < b->sampler.floor)
+    if (s->median * (double)b->sampler.iterations < 0.5 * b->sampler.floor)
         add_warning(text, sizeof text, "samples shorter than the clock allows");
     if (s->n >= 5 && b->sampler.samples[0] > 1.5 * s->q3) add_warning(text, sizeof text, "slow first sample");
     if (10 * vla_outliers(b->sampler.samples, b->sampler.n, s) > s->n) add_warning(text, sizeof text, "outliers");

@@ -89,7 +89,7 @@ typedef struct judge {
     vla_problem problem; /* B = 1, H = heads compared */
     int64_t heads, head[SAMPLED_HEADS];
     bool every;
-    vla_inputs inputs;
+    void *inputs[VLA_INPUTS];
     vla_buffers out;
 } judge;
 
@@ -126,21 +126,26 @@ static vla_status gather(const judge *j, void **to, const void *from, int64_t co
     return VLA_OK;
 }
 
+/* float64 copies of the chosen heads of everything the operator reads. */
 static vla_status gather_inputs(judge *j, const vla_inputs *in, vla_error *error)
 {
-    const vla_op op = j->c->problem.op;
-    vla_inputs *to = &j->inputs;
-    *to =
-        (vla_inputs){.dtype = VLA_F64, .B = 1, .H = j->heads, .T = in->T, .dk = in->dk, .dv = in->dv, .gate = in->gate};
-    const int64_t gate_width = in->gate == VLA_GATE_ROW ? in->dv : 1;
-    const int64_t queries = j->c->mode == VLA_DECODE ? 1 : in->T;
-    vla_status status = gather(j, &to->q, in->q, queries * in->dk, in->dtype, error);
-    if (!status) status = gather(j, &to->k, in->k, in->T * in->dk, in->dtype, error);
-    if (!status) status = gather(j, &to->v, in->v, in->T * in->dv, in->dtype, error);
-    if (!status && op == VLA_VLA) status = gather(j, &to->u, in->u, in->T * in->dk, in->dtype, error);
-    if (!status && op == VLA_DELTA) status = gather(j, &to->b, in->b, in->T, in->dtype, error);
-    if (!status && op == VLA_DECAY) status = gather(j, &to->g, in->g, in->T * gate_width, in->dtype, error);
+    vla_status status = VLA_OK;
+    for (int i = 0; !status && i < VLA_INPUTS; i++) {
+        const vla_tensor *t = &in->tensor[i];
+        if (!t->data || !vla_op_reads(j->c->problem.op, (vla_input)i)) continue;
+        status = gather(j, &j->inputs[i], t->data, t->count / (in->B * in->H), t->dtype, error);
+    }
     return status;
+}
+
+static void bind_inputs(const judge *j, vla_tensors *t)
+{
+    t->q = j->inputs[VLA_IN_Q];
+    t->k = j->inputs[VLA_IN_K];
+    t->v = j->inputs[VLA_IN_V];
+    t->u = j->inputs[VLA_IN_U];
+    t->b = j->inputs[VLA_IN_B];
+    t->g = j->inputs[VLA_IN_G];
 }
 
 static vla_status gather_state(judge *j, const vla_buffers *start, vla_error *error)
@@ -194,7 +199,7 @@ static vla_status check_heads(judge *j, vla_exec *exec, const vla_buffers *start
     if (!status && !j->out.S && vla_op_has_S(p->op))
         status = vla_alloc(&j->out.S, j->heads * p->dv * p->dk, sizeof(double), "S for the check", error);
     if (status) return status;
-    vla_inputs_bind(&j->inputs, p->op, &t);
+    bind_inputs(j, &t);
     vla_buffers_bind(&j->out, &t);
     const double begun = vla_now();
     status = naive(p, exec, &t, error);
@@ -224,9 +229,9 @@ static vla_status check_rows(judge *j, vla_exec *exec, const vla_buffers *buffer
             vla_problem one = *p;
             one.H = one.T = 1;
             one.Tk = row + 1;
-            const vla_tensors t = {.q = (double *)j->inputs.q + (i * p->T + row) * p->dk,
-                                   .k = (double *)j->inputs.k + i * p->T * p->dk,
-                                   .v = (double *)j->inputs.v + i * p->T * p->dv,
+            const vla_tensors t = {.q = (double *)j->inputs[VLA_IN_Q] + (i * p->T + row) * p->dk,
+                                   .k = (double *)j->inputs[VLA_IN_K] + i * p->T * p->dk,
+                                   .v = (double *)j->inputs[VLA_IN_V] + i * p->T * p->dv,
                                    .o = j->out.o};
             status = naive(&one, exec, &t, error);
             if (!status)
@@ -269,7 +274,7 @@ vla_status vla_check_run(const vla_case *c, vla_exec *exec, const vla_inputs *in
     if (!status)
         status = rows ? check_rows(&j, exec, buffers, seed, check, error)
                       : check_heads(&j, exec, start, buffers, check, error);
-    vla_inputs_free(&j.inputs);
+    for (int i = 0; i < VLA_INPUTS; i++) vla_free(j.inputs[i]);
     vla_buffers_free(&j.out);
     if (status) return status;
     if (j.every && !rows)

@@ -2,7 +2,7 @@
 #ifndef VLA_MEASURE_CHECK_H
 #define VLA_MEASURE_CHECK_H
 #include "lib/measure/case.h"
-#include "lib/measure/inputs.h"
+#include "lib/measure/slice.h"
 #include "lib/op/residual.h"
 
 /* Everything one case writes; S, A and n also hold the starting state in decode. */

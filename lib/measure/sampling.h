@@ -27,7 +27,7 @@ typedef struct vla_stop_rule {
 vla_stop vla_stop_decide(const vla_stop_rule *rule, int64_t n, double noise, double timed, double elapsed);
 
 /* What is sampled. run does the work `iterations` times; reset (may be NULL) puts in-place state back and is called
- * before every sample outside the timed region. */
+ * before every run outside the timed region. */
 typedef struct vla_subject {
     void *context;
     vla_status (*reset)(void *context, vla_error *error);

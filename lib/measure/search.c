@@ -87,9 +87,8 @@ static vla_status search_one(vla_sweep *sweep, const vla_records *rows, const vl
         record = vla_crossover_record(rows, s, a, b, seed, &x, error);
         if (!record) return VLA_ERR_MEMORY;
         const double spent = start - vla_sweep_remaining(sweep);
-        /* The medians of both ends overlap: measuring in between cannot separate them any better. */
-        if (!x.next || (x.overlap && step > 0) || step == MOST_STEPS || spent >= seconds ||
-            vla_sweep_interrupted(sweep) || vla_sweep_remaining(sweep) <= 0)
+        if (!x.next || step == MOST_STEPS || spent >= seconds || vla_sweep_interrupted(sweep) ||
+            vla_sweep_remaining(sweep) <= 0)
             break;
         const int left = step < USUAL_STEPS ? USUAL_STEPS - step : 1;
         const double share = (seconds - spent) / left, keep = vla_sweep_remaining(sweep) - share;

@@ -12,6 +12,9 @@
 
 enum { EXECS = 16, MAX_SAMPLES = 300 };
 
+/* Seconds: long enough that waking the threads for a sample does not show. */
+#define SHORTEST_SAMPLE 1e-3
+
 struct vla_sweep {
     vla_sweep_config config;
     vla_records *rows;
@@ -35,7 +38,7 @@ vla_status vla_sweep_create(vla_sweep **result, const vla_sweep_config *config, 
     s->config = *config;
     s->rows = rows;
     s->started = vla_now();
-    s->floor = vla_clock_floor();
+    s->floor = vla_clock_floor() > SHORTEST_SAMPLE ? vla_clock_floor() : SHORTEST_SAMPLE;
     return VLA_OK;
 }
 
@@ -136,8 +139,8 @@ static void free_group(group *g)
         vla_bench_free(&g->benches[i]);
         vla_buffers_free(&g->starts[i]);
     }
-    vla_inputs_free(&g->whole);
-    vla_inputs_free(&g->step);
+    vla_inputs_destroy(&g->whole);
+    vla_inputs_destroy(&g->step);
     free(g->benches);
     free(g->starts);
     *g = (group){0};
@@ -146,25 +149,22 @@ static void free_group(group *g)
 static vla_status make_inputs(vla_sweep *s, group *g, const vla_case *cases, int64_t count, vla_error *error)
 {
     const vla_case *c = &cases[0];
-    const vla_problem *p = &c->problem;
     const int64_t T = vla_case_x(c);
-    vla_needs needs = {0};
-    vla_exec *exec;
+    vla_problem all = c->problem;
+    bool present[VLA_INPUTS] = {true, true, true};
+    all.T = all.Tk = T;
     for (int64_t i = 0; i < count; i++) {
-        needs.u |= cases[i].problem.op == VLA_VLA;
-        needs.b |= cases[i].problem.op == VLA_DELTA;
-        needs.g |= cases[i].problem.op == VLA_DECAY;
+        for (int in = VLA_IN_U; in < VLA_INPUTS; in++) present[in] |= vla_op_reads(cases[i].problem.op, (vla_input)in);
+        if (cases[i].problem.op == VLA_DECAY) all.gate = cases[i].problem.gate;
     }
-    vla_status status = exec_for(s, c->threads, &exec, error);
-    if (!status && s->config.data)
-        status = vla_inputs_slice(&g->whole, s->config.data, c->dtype, 0, T, error);
-    else if (!status)
-        status = vla_inputs_random(&g->whole, c->dtype, p->B, p->H, T, p->dk, p->dv, needs, s->config.seed,
-                                   vla_exec_pool(exec), error);
+    vla_status status = s->config.data
+                            ? vla_inputs_slice(&g->whole, s->config.data, c->dtype, 0, T, error)
+                            : vla_inputs_synthetic(&g->whole, &all, (uint64_t)s->config.seed, present, c->dtype, error);
     if (status || c->mode != VLA_DECODE) return status;
     status = vla_inputs_slice(&g->step, &g->whole, c->dtype, T - 1, 1, error);
     g->cached = g->whole;
-    g->cached.q = g->step.q;
+    g->cached.T = 1;
+    g->cached.tensor[VLA_IN_Q] = g->step.tensor[VLA_IN_Q];
     return status;
 }
 
@@ -184,12 +184,12 @@ static vla_status make_start(const vla_case *c, vla_exec *exec, const vla_inputs
     if (!status) status = vla_buffers_create(start, &prefix, error);
     if (!status) status = vla_plan_create(&plan, exec, &prefix.problem, VLA_BEST, c->backend, c->dtype, error);
     if (!status) {
-        vla_inputs_bind(&inputs, c->problem.op, &t);
+        vla_inputs_tensors(&inputs, c->problem.op, &t);
         vla_buffers_bind(start, &t);
         status = vla_plan_run(plan, &t, error);
     }
     vla_plan_destroy(plan);
-    vla_inputs_free(&inputs);
+    vla_inputs_destroy(&inputs);
     return status;
 }
 
@@ -275,7 +275,7 @@ static void probe_peaks(vla_sweep *s, const vla_case *c)
     const bool first = s->peaks.count == 0;
     const double spare = vla_sweep_remaining(s);
     if (c->backend != VLA_CPU || spare < 1) return;
-    vla_peaks_matrix(&s->peaks, c->dtype, c->threads, first ? 0.2 : 0.03);
+    vla_peaks_matrix(&s->peaks, c->dtype, c->threads, first ? 0.3 : 0.03);
     if (s->peaks.bytes_per_s <= 0 || s->peaks.copy_threads != c->threads) vla_peaks_copy(&s->peaks, c->threads, 0.15);
 }
 
@@ -361,6 +361,22 @@ static vla_status run_size(vla_sweep *s, const vla_case *cases, int64_t count, d
     return status;
 }
 
+/* Seconds a case would like: its samples at a usual share of the peak, some more against noise, and its check. */
+static double wish(const vla_sweep *s, const vla_case *c)
+{
+    const double peak = s->peaks.count ? s->peaks.matrix[0].flops_per_s : 0;
+    const double rate = peak > 0 ? 0.4 * peak : 4e10;
+    const double run = vla_work_flops(&c->problem) / rate;
+    return 0.2 + (double)(s->config.min_samples + 4) * run;
+}
+
+static double wishes(const vla_sweep *s, const vla_case *cases, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += wish(s, &cases[i]);
+    return sum;
+}
+
 vla_status vla_sweep_run(vla_sweep *s, const vla_case *cases, int64_t count, double until, vla_error *error)
 {
     vla_status status = VLA_OK;
@@ -368,8 +384,7 @@ vla_status vla_sweep_run(vla_sweep *s, const vla_case *cases, int64_t count, dou
     for (int64_t from = 0, to; !status && from < count && !vla_sweep_interrupted(s); from = to) {
         for (to = from + 1; to < count && same_size(&cases[from], &cases[to]);) to++;
         const double left = vla_sweep_remaining(s) - (1 - until) * s->config.time_limit;
-        /* An equal share of what is left: small sizes leave most of theirs to the large ones that follow. */
-        const double share = left * (double)(to - from) / (double)(count - from);
+        const double share = left * wishes(s, cases + from, to - from) / wishes(s, cases + from, count - from);
         status = run_size(s, cases + from, to - from, share > 0 ? share : 0, error);
     }
     return status;
