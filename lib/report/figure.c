@@ -134,8 +134,8 @@ static void write_text(FILE *out, const char *what, const char *text, const char
     fprintf(out, " noenhanced%s\n", rest);
 }
 
-enum { caption_width = 104, caption_lines = 3 };
-enum { key_width = 76, key_sample = 8 }; /* characters across the figure; those a sample takes */
+enum { caption_width = 100, caption_lines = 3 };
+enum { key_width = 70, key_sample = 8 }; /* characters across the figure; those a sample takes */
 
 /* Lines of the caption, broken at spaces; returns how many. */
 static int split_caption(const char *text, char lines[caption_lines][caption_width + 1])
@@ -489,7 +489,7 @@ static void write_script(FILE *out, const vla_figure *f)
     write_plot(out, f);
     fputs("unset output\n}\nif (pdf ne '') {\n", out);
     write_output(out,
-                 "set terminal pdfcairo size 3.5in,2.7in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced",
+                 "set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced",
                  f->name, "pdf");
     write_plot(out, f);
     fputs("unset output\n}\n", out);
