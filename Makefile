@@ -72,6 +72,8 @@ $(OBJ)/%.o: %.c
 	$(call say,CC)
 	$(Q)$(CC) $(CPPFLAGS) $(DEP_CFLAGS) $(CFLAGS) -c $< -o $@
 
+# Built again after every commit, so that records name the commit they were measured with.
+$(OBJ)/lib/report/meta.o: $(wildcard $(shell git rev-parse --git-path logs/HEAD 2>/dev/null))
 $(OBJ)/lib/report/meta.o: CPPFLAGS += -DVLA_BUILD_COMMIT='"$(shell git rev-parse --short=12 HEAD 2>/dev/null)"' \
 	-DVLA_BUILD_CFLAGS='"$(CFLAGS)"'
 

@@ -15,8 +15,8 @@ typedef struct grid {
     int column_count;
     bool *folded; /* per column */
     int *width;
-    bool *text; /* columns that hold text are aligned to the left */
-    bool markdown;
+    bool *text;    /* columns that hold text are aligned to the left */
+    bool markdown; /* which shows a single row whole instead of folding it */
 } grid;
 
 /* value with 3 significant digits, "12.3", "1.20", "999". */
@@ -135,11 +135,11 @@ static void format_cell(const vla_record *row, const vla_column *column, char *b
         if ((unsigned char)*c < ' ') *c = ' ';
 }
 
-/* Folded only when it says something: the same value in every one of several rows. */
+/* The same in every row. */
 static bool is_constant(const grid *g, int column)
 {
     char first[cell_size], other[cell_size];
-    if (g->count < 2) return false;
+    if (g->count < (g->markdown ? 2 : 1)) return false;
     format_cell(g->rows[0], &g->columns[column], first, sizeof first);
     for (int64_t i = 1; i < g->count; i++) {
         format_cell(g->rows[i], &g->columns[column], other, sizeof other);

@@ -377,3 +377,8 @@ vla_status vla_npy_write(const char *path, const void *data, vla_dtype dtype, in
     write_elements(file.stream, dtype == VLA_F64, data, dtype, count);
     return vla_file_commit(&file, error);
 }
+
+vla_status vla_npy_write_tensor(const char *path, const vla_tensor *tensor, vla_error *error)
+{
+    return vla_npy_write(path, tensor->data, tensor->dtype, tensor->rank, tensor->shape, error);
+}

@@ -10,5 +10,6 @@ vla_status vla_npy_read(vla_tensor *tensor, const char *path, vla_dtype dtype, v
 /* Writes C order, little-endian: f8 for VLA_F64, else f4. The file appears whole or not at all. */
 vla_status vla_npy_write(const char *path, const void *data, vla_dtype dtype, int rank, const int64_t *shape,
                          vla_error *error);
+vla_status vla_npy_write_tensor(const char *path, const vla_tensor *tensor, vla_error *error);
 
 #endif
