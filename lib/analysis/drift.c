@@ -18,10 +18,10 @@ typedef struct drift_run {
     vla_problem problem;
     vla_feed *feed;
     vla_spectral *spectral;
-    char *S, *A, *n, *o;             /* the plan's state and output */
+    char *S, *A, *n, *o;                      /* the plan's state and output */
     double *M, *R_inverse, *R, *direct, *A64; /* [dk, dk] each */
-    double *U;                       /* [BLOCK, dk] uh in float64 */
-    double *raw, *lambda;            /* [dk] */
+    double *U;                                /* [BLOCK, dk] uh in float64 */
+    double *raw, *lambda;                     /* [dk] */
     int64_t t;
     bool started;
 } drift_run;

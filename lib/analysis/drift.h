@@ -7,8 +7,8 @@
 
 typedef struct vla_drift {
     int64_t t;
-    double drift;     /* |A - R|_F/|R|_F, R: what exact arithmetic gives, refreshes included */
-    double bias;      /* |A - M^-1|_F/|M^-1|_F, M = lambda0 I + sum u u^T without refreshes; = drift when there are none */
+    double drift; /* |A - R|_F/|R|_F, R: what exact arithmetic gives, refreshes included */
+    double bias;  /* |A - M^-1|_F/|M^-1|_F, M = lambda0 I + sum u u^T without refreshes; = drift when there are none */
     double asymmetry; /* |A - A^T|_F/|A|_F */
     double least;     /* smallest eigenvalue of (A + A^T)/2 over that of R */
     double condition; /* of R */

@@ -146,8 +146,9 @@ static vla_status run_all(growth *gr, vla_error *error)
         vla_feed_next(gr->feed, count, o->exec, &tokens);
         if (due) checkpoint(gr, next++, &tokens, count);
         if (next == o->checkpoints) break;
-        if (count == 0) return vla_fail(error, VLA_ERR_ARGUMENT, "T %lld: the input has %lld tokens", (long long)last,
-                                        (long long)t);
+        if (count == 0)
+            return vla_fail(error, VLA_ERR_ARGUMENT, "T %lld: the input has %lld tokens", (long long)last,
+                            (long long)t);
         for (int op = 0; op < o->op_count; op++) {
             const vla_status status = run_block(&gr->runners[op], o, tokens, count, error);
             if (status) return status;

@@ -1,5 +1,5 @@
-/* How the state grows over long sequences: |S_t|_F and prediction residuals at checkpoints, several operators on the same
- * tokens, through plans (the kernels that run), in memory that does not grow with T. */
+/* How the state grows over long sequences: |S_t|_F and prediction residuals at checkpoints, several operators on the
+ * same tokens, through plans (the kernels that run), in memory that does not grow with T. */
 #ifndef VLA_ANALYSIS_GROWTH_H
 #define VLA_ANALYSIS_GROWTH_H
 #include "lib/analysis/source.h"

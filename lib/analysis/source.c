@@ -51,21 +51,23 @@ vla_status vla_stream_create(vla_stream *stream, const vla_source *source, int64
     stream->values = vla_rng_seed(source->seed, base + 1);
     stream->penalties = vla_rng_seed(source->seed, base + 2);
     stream->gates = vla_rng_seed(source->seed, base + 3);
-    if (source->kind != VLA_SOURCE_PAPER) return VLA_OK;
-    const int64_t dk = source->dk;
+    if (source->kind == VLA_SOURCE_TENSORS) return VLA_OK;
+    const int64_t dk = source->dk, dv = source->dv;
     void *memory = NULL;
-    const vla_status status = vla_alloc(&memory, dk * dk, sizeof(double), "projection of u", error);
+    const vla_status status = vla_alloc(&memory, dk * dk + dv * dk + dk, sizeof(double), "projections", error);
     if (status) return status;
     stream->W = memory;
-    normals(&stream->penalties, stream->W, dk * dk, 0);
-    for (int64_t i = 0; i < dk * dk; i++) stream->W[i] /= sqrt((double)dk);
+    stream->V = stream->W + dk * dk;
+    if (source->kind == VLA_SOURCE_PAPER) normals(&stream->penalties, stream->W, dk * dk, 0);
+    for (int64_t i = 0; source->kind == VLA_SOURCE_PAPER && i < dk * dk; i++) stream->W[i] /= sqrt((double)dk);
+    if (source->teacher) normals(&stream->values, stream->V, dv * dk, 0);
     return VLA_OK;
 }
 
 void vla_stream_destroy(vla_stream *stream)
 {
     vla_free(stream->W);
-    stream->W = NULL;
+    stream->W = stream->V = NULL;
 }
 
 static void given_token(vla_stream *s, double *k, double *v, double *u, double *b, double *g)
@@ -89,7 +91,13 @@ void vla_stream_next(vla_stream *s, double *k, double *v, double *u, double *b, 
         return;
     }
     normals(&s->keys, k, dk, 0);
-    normals(&s->values, v, in->dv, in->v_mean);
+    if (in->teacher) {
+        double *key = s->V + in->dv * dk;
+        vla_naive_unit_features(key, k, dk, in->features);
+        vla_naive_matvec(v, s->V, key, in->dv, dk);
+    } else {
+        normals(&s->values, v, in->dv, in->v_mean);
+    }
     for (int64_t i = 0; in->v_scale > 0 && i < in->dv; i++) v[i] *= in->v_scale;
     *g = vla_rng_normal(&s->gates);
     *b = 0;

@@ -23,6 +23,7 @@ typedef struct vla_source {
     vla_source_kind kind;
     int64_t heads, dk, dv;  /* heads = B H */
     vla_features features;  /* of the problem: tied needs it */
+    bool teacher;           /* v = V unit(phi(k)) with one fixed V ~ N(0, 1) a head: values the keys predict exactly */
     double v_mean, v_scale; /* v = v_scale (v_mean + normal); v_scale 0 means 1 */
     uint64_t seed;
     /* VLA_SOURCE_TENSORS: float64, k [heads, T, dk], v [heads, T, dv], u [heads, T, dk] or NULL, b, g [heads, T] or
@@ -40,7 +41,8 @@ typedef struct vla_stream {
     const vla_source *source;
     int64_t head, t;
     vla_rng keys, values, penalties, gates;
-    double *W; /* [dk, dk], paper only */
+    double *W; /* [dk, dk]: paper's projection of u */
+    double *V; /* [dv, dk] and a key [dk]: the teacher */
 } vla_stream;
 
 vla_status vla_stream_create(vla_stream *stream, const vla_source *source, int64_t head, vla_error *error);
