@@ -1,6 +1,7 @@
 /* C2 and C7 (Proposition 1): how |S_t|_F grows, over synthetic sources to T = 1,000,000, tensors, and adversaries. */
 #include "lib/analysis/claims.h"
 #include "lib/analysis/growth.h"
+#include "lib/analysis/survey.h"
 #include "lib/base/status.h"
 #include "lib/op/registry.h"
 #include <math.h>
@@ -334,4 +335,25 @@ vla_status vla_claim_bounded(const vla_trial *trial, vla_error *error)
     const int64_t worst_d = trial->d ? trial->d : 8;
     status = adversary_growth(trial, VLA_GOAL_STATE, worst_d, 6720, error);
     return status ? status : adversary_growth(trial, VLA_GOAL_ISOTROPIC, worst_d, 2000, error);
+}
+
+vla_status vla_survey_states(const vla_trial *trial, const vla_op *ops, int op_count, int64_t T, vla_error *error)
+{
+    const int64_t d = trial->d ? trial->d : 32, heads = trial->heads ? trial->heads : 4;
+    vla_source source;
+    vla_problem problem;
+    curve curves[VLA_OPS] = {0};
+    vla_status status = VLA_OK;
+    for (int i = 0; !status && vla_trial_source(trial, i, heads, d, VLA_VLA, T, &source, &problem); i++) {
+        const bool given = source.kind == VLA_SOURCE_TENSORS;
+        for (int k = 0; k < (given ? 1 : 2) && !status; k++) {
+            const values kind = given ? GIVEN : (values)k;
+            set_values(&source, kind);
+            status = run_curves(trial, &source, &problem, ops, op_count, curves, error);
+            for (int op = 0; op < op_count && !status; op++)
+                status = state_rows(trial, vla_trial_source_name(trial, &source), ops[op], kind, &curves[op], error);
+            free_curves(curves, op_count);
+        }
+    }
+    return status;
 }
