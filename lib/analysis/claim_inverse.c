@@ -132,7 +132,8 @@ vla_status vla_claim_inverse(const vla_trial *trial, vla_error *error)
         problem.H = source.heads = 1;
         if (source.kind != VLA_SOURCE_TENSORS) source.dv = problem.dv = 1; /* values do not reach A */
         for (size_t s = 0; s < sizeof settings / sizeof *settings && !status; s++)
-            status = drift_of(trial, &source, &problem, &settings[s], error);
+            if (vla_trial_wants(trial, settings[s].part))
+                status = drift_of(trial, &source, &problem, &settings[s], error);
     }
     return status;
 }

@@ -306,13 +306,17 @@ static vla_status bounded_source(const vla_trial *trial, vla_source *source, vla
     vla_status status = VLA_OK;
     for (int k = 0; k < (given ? 1 : 3) && !status; k++) {
         const values kind = given ? GIVEN : (values)k;
+        if (!vla_trial_wants(trial, values_name[kind]) &&
+            !(vla_trial_wants(trial, "residual") && (kind == ZERO_MEAN || kind == TEACHER)))
+            continue;
         set_values(source, kind);
         if (kind == TEACHER && problem->T > 100000) problem->T = 100000;
         status = run_curves(trial, source, problem, &op, 1, &curves[k], error);
         if (!status) status = state_rows(trial, name, op, kind, &curves[k], error);
         if (!status && kind != TEACHER) status = rule_bounded(trial, name, values_name[kind], &curves[k], error);
     }
-    if (!status && !given) status = rule_residual(trial, name, &curves[ZERO_MEAN], &curves[TEACHER], error);
+    if (!status && !given && vla_trial_wants(trial, "residual"))
+        status = rule_residual(trial, name, &curves[ZERO_MEAN], &curves[TEACHER], error);
     free_curves(curves, 3);
     return status;
 }
@@ -330,7 +334,7 @@ vla_status vla_claim_bounded(const vla_trial *trial, vla_error *error)
         isotropic = isotropic || source.kind == VLA_SOURCE_ISOTROPIC;
         status = bounded_source(trial, &source, &problem, error);
     }
-    if (!status && isotropic) status = rule_plateau(trial, heads, d, error);
+    if (!status && isotropic && vla_trial_wants(trial, "plateau")) status = rule_plateau(trial, heads, d, error);
     if (status || !trial->adversary) return status;
     const int64_t worst_d = trial->d ? trial->d : 8;
     status = adversary_growth(trial, VLA_GOAL_STATE, worst_d, 6720, error);

@@ -31,11 +31,23 @@ static void name_job(job *j)
         at += snprintf(j->label + at, sizeof j->label - (size_t)at, "_r%lld", (long long)p->refresh_period);
     if (p->no_normalise && at < (int)sizeof j->label)
         snprintf(j->label + at, sizeof j->label - (size_t)at, "_unnormalised");
-    char text[400];
+    static const char *const fields[] = {"case", "input", "refresh_eps", "v_mean", "every", "seeds", NULL};
     const vla_trial *t = j->survey->trial;
-    snprintf(text, sizeof text, "%s/%s/%.17g/%.17g/%lld/%lld/%lld", j->label, t->input ? t->input : "", p->refresh_eps,
-             j->survey->v_mean, (long long)t->seeds[0], (long long)t->seed_count, (long long)j->survey->every);
-    vla_case_key(text, j->key);
+    vla_record *r = vla_record_create("key");
+    double *seeds = malloc((size_t)t->seed_count * sizeof *seeds);
+    for (int64_t i = 0; seeds && i < t->seed_count; i++) seeds[i] = (double)t->seeds[i];
+    if (r && seeds) {
+        vla_record_string(r, "case", j->label);
+        vla_record_string(r, "input", t->input);
+        vla_record_real(r, "refresh_eps", p->refresh_eps);
+        vla_record_real(r, "v_mean", j->survey->v_mean);
+        vla_record_int(r, "every", j->survey->every);
+        vla_record_reals(r, "seeds", seeds, t->seed_count);
+        vla_record_key(r, fields);
+        snprintf(j->key, sizeof j->key, "%s", vla_record_text(r, "key", ""));
+    }
+    free(seeds);
+    vla_record_destroy(r);
 }
 
 static vla_record *start_record(const job *j, const char *kind)

@@ -58,8 +58,14 @@ static void verify_line(const vla_trial *trial, const vla_verdict *v, char *line
              v->part, worst ? "worst" : "value", worst ? v->worst : v->value.value);
 }
 
+bool vla_trial_wants(const vla_trial *trial, const char *part)
+{
+    return !trial->part || !strcmp(trial->part, part);
+}
+
 vla_status vla_verdict_emit(const vla_trial *trial, const vla_verdict *v, vla_error *error)
 {
+    if (!vla_trial_wants(trial, v->part)) return VLA_OK;
     vla_record *r = vla_record_create("verdict");
     if (!r) return vla_fail(error, VLA_ERR_MEMORY, "verdict: out of memory");
     char replay[1100];

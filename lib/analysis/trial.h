@@ -24,6 +24,7 @@ typedef struct vla_trial {
     int kind_count;
     const vla_source *tensors; /* an --input directory as a further source, or NULL */
     const char *input;         /* its path */
+    const char *part;          /* only verdicts of this part, NULL: all; runners skip what they can */
     bool adversary;
     double bound;        /* of the adversary's raw inputs */
     const char *witness; /* directory that witnesses go to */
@@ -50,6 +51,8 @@ typedef struct vla_verdict {
 } vla_verdict;
 
 vla_verdict vla_verdict_of(const char *claim, const char *part, const char *source, const char *stated);
+/* The part is wanted. */
+bool vla_trial_wants(const vla_trial *trial, const char *part);
 vla_status vla_verdict_emit(const vla_trial *trial, const vla_verdict *verdict, vla_error *error);
 const char *vla_ruling_name(vla_ruling ruling);
 

@@ -1,0 +1,598 @@
+/* vla-jacobian: Jacobians, their products and the state of an operator, step by step; the paper's propositions on
+ * trial. */
+#include "lib/analysis/claims.h"
+#include "lib/analysis/survey.h"
+#include "lib/base/status.h"
+#include "lib/base/threads.h"
+#include "lib/cli/options.h"
+#include "lib/cli/progress.h"
+#include "lib/op/inputs.h"
+#include "lib/op/registry.h"
+
+#include <cblas.h>
+#include <fnmatch.h>
+#include <locale.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const source_names[] = {"paper", "gauss", "tied", "isotropic", "adversary", "all", NULL};
+static const char *const goal_names[] = {"jacobian", "product", "state", "isotropic", "all", NULL};
+
+enum { FIGURE_T = 100000 };
+
+typedef struct options {
+    vla_common common;
+    vla_strings sources, goals, verify, wants, lambda0s;
+    vla_range refresh_periods;
+    int64_t every;
+    double bound, v_mean;
+    const char *witness, *part, *from;
+} options;
+
+typedef struct session { /* one run of the program */
+    const options *o;
+    const char *program;
+    vla_report *report;
+    vla_records old, all; /* --from or --resume; what is printed, compared and plotted */
+    vla_progress progress;
+    vla_exec *exec;
+    vla_inputs inputs;
+    vla_source tensors;
+    vla_source_kind kinds[VLA_SOURCES];
+    vla_problem base;
+    vla_trial trial;
+    int64_t seed, run, passed, skipped, failed, refuted;
+    double *lambda0;
+    char replay_options[400];
+    bool table, interrupted, adversary;
+} session;
+
+static vla_status add_row(void *context, vla_record *row, vla_error *error)
+{
+    session *s = context;
+    if (!vla_records_push(&s->all, vla_record_copy(row))) {
+        vla_record_destroy(row);
+        return vla_fail(error, VLA_ERR_MEMORY, "out of memory");
+    }
+    const char *kind = vla_record_text(row, "kind", ""), *status = vla_record_text(row, "status", "ok");
+    if (!strcmp(kind, "summary") || !strcmp(kind, "verdict") || !strcmp(kind, "derivative")) {
+        s->run++;
+        s->passed += !strcmp(status, "ok");
+        s->skipped += !strcmp(status, "skip");
+        s->failed += !strcmp(status, "fail");
+    }
+    s->refuted += !strcmp(kind, "verdict") && !strcmp(vla_record_text(row, "verdict", ""), "refuted");
+    return vla_report_add(s->report, row, error);
+}
+
+static bool matches(const vla_common *c, const char *label)
+{
+    if (c->cases.count == 0 && c->filters.count == 0) return true;
+    for (int64_t i = 0; i < c->cases.count; i++)
+        if (!strcmp(c->cases.values[i], label)) return true;
+    for (int64_t i = 0; i < c->filters.count; i++)
+        if (!fnmatch(c->filters.values[i], label, 0)) return true;
+    return false;
+}
+
+static bool is_wanted(void *context, const char *label, const char *key)
+{
+    session *s = context;
+    if (!matches(&s->o->common, label)) return false;
+    if (s->o->common.dry_run) {
+        printf("%s\n", label);
+        return false;
+    }
+    for (int64_t i = 0; i < s->old.count; i++)
+        if (!strcmp(vla_record_text(s->old.rows[i], "kind", ""), "summary") &&
+            !strcmp(vla_record_text(s->old.rows[i], "key", ""), key))
+            return false;
+    return true;
+}
+
+static bool step(void *context, const char *label, double done, double total)
+{
+    session *s = context;
+    vla_progress_update(&s->progress, label ? label : "", done, total);
+    s->interrupted = s->interrupted || vla_interrupted();
+    return !s->interrupted;
+}
+
+static void note(void *context, const char *line)
+{
+    vla_progress_note(&((session *)context)->progress, "vla-jacobian: %s", line);
+}
+
+static void print_tables(const session *s)
+{
+    static const vla_column summary[] = {{"op", "operator", NULL, false},
+                                         {"source", "source", NULL, true},
+                                         {"T", "T", NULL, true},
+                                         {"dk", "dk", NULL, true},
+                                         {"lambda0", "lambda0", "%g", true},
+                                         {"refresh_period", "refresh", NULL, true},
+                                         {"n", "heads x seeds", NULL, true},
+                                         {"sigma_max", "max |J|", "%.6f", false},
+                                         {"closed_gap", "SVD - closed", "%.1e", false},
+                                         {"radius_max", "radius", "%.6f", false},
+                                         {"metric_max", "M-norm", "%.6f", false},
+                                         {"log10_product", "log10 |prod|", "%.3g", false},
+                                         {"log10_bound_sharp", "bound", "%.3g", false},
+                                         {"growth_rate", "rate/token", "%.3g", false},
+                                         {"log10_sigma_min", "log10 least", "%.3g", false},
+                                         {"c_min", "min c", "%.3f", false},
+                                         {"state_norm", "|S_T|", "%.4g", false},
+                                         {"residual_mean", "residual", "%.4g", false}};
+    static const vla_column witness[] = {{"goal", "adversary", NULL, false},
+                                         {"dk", "d", NULL, false},
+                                         {"T", "T", NULL, false},
+                                         {"quantity", "quantity", NULL, false},
+                                         {"value", "reached", "%.6g", false},
+                                         {"random_value", "random", "%.4g", false},
+                                         {"bound_value", "bound", "%.6g", false},
+                                         {"replay", "replay", NULL, false}};
+    static const vla_column derivative[] = {{"op", "operator", NULL, false},   {"source", "source", NULL, true},
+                                            {"form", "form", NULL, true},      {"dtype", "dtype", NULL, true},
+                                            {"t", "t", NULL, false},           {"gap", "difference - J", "%.1e", false},
+                                            {"status", "status", NULL, false}, {"reason", "reason", NULL, true}};
+    static const vla_column verdict[] = {{"claim", "claim", NULL, false},
+                                         {"part", "part", NULL, false},
+                                         {"source", "source", NULL, false},
+                                         {"verdict", "verdict", NULL, false},
+                                         {"value", "value", "%.5g", false},
+                                         {"lo", "lo", "%.4g", false},
+                                         {"hi", "hi", "%.4g", false},
+                                         {"worst", "worst", "%.5g", false},
+                                         {"expected", "claimed", "%.4g", false},
+                                         {"tolerance", "within", "%.1e", false},
+                                         {"corrected", "corrected", NULL, false},
+                                         {"condition", "condition", NULL, false},
+                                         {"stated", "stated", NULL, false},
+                                         {"replay", "replay", NULL, false}};
+    const bool verbose = s->o->common.verbose;
+    vla_table_print(stdout, &s->all, "summary", summary, sizeof summary / sizeof *summary);
+    vla_table_print(stdout, &s->all, "witness", witness, sizeof witness / sizeof *witness);
+    if (verbose || s->failed) vla_table_print(stdout, &s->all, "derivative", derivative, 8);
+    vla_table_print(stdout, &s->all, "verdict", verdict, verbose ? 14 : 13);
+}
+
+/* --- from options to a trial --- */
+
+static void read_sources(session *s)
+{
+    const vla_strings *given = &s->o->sources;
+    const bool everything = given->count == 0 && !s->o->common.input && (s->o->verify.count || s->o->common.plot);
+    s->trial.kind_count = 0;
+    for (int k = 0; k < VLA_SOURCE_TENSORS; k++) {
+        bool wanted = everything || (given->count == 0 && !s->o->common.input && k == VLA_SOURCE_PAPER);
+        for (int64_t i = 0; i < given->count; i++)
+            wanted = wanted || !strcmp(given->values[i], "all") ||
+                     !strcmp(given->values[i], vla_source_name((vla_source_kind)k));
+        if (wanted) s->kinds[s->trial.kind_count++] = (vla_source_kind)k;
+    }
+    s->adversary = everything;
+    for (int64_t i = 0; i < given->count; i++)
+        s->adversary = s->adversary || !strcmp(given->values[i], "all") || !strcmp(given->values[i], "adversary");
+}
+
+static vla_status read_input(session *s, vla_error *error)
+{
+    const char *directory = s->o->common.input;
+    if (!directory) return VLA_OK;
+    const vla_status status = vla_inputs_load_directory(&s->inputs, directory, VLA_F64, error);
+    if (status) return status;
+    const vla_inputs *in = &s->inputs;
+    if (in->T != in->Tk)
+        return vla_fail(error, VLA_ERR_ARGUMENT, "%s: q has %lld tokens, k has %lld: a state needs as many", directory,
+                        (long long)in->T, (long long)in->Tk);
+    s->tensors = (vla_source){.kind = VLA_SOURCE_TENSORS,
+                              .heads = in->B * in->H,
+                              .dk = in->dk,
+                              .dv = in->dv,
+                              .T = in->Tk,
+                              .k = in->tensor[VLA_IN_K].data,
+                              .v = in->tensor[VLA_IN_V].data,
+                              .u = in->tensor[VLA_IN_U].data,
+                              .b = in->tensor[VLA_IN_B].data,
+                              .g = in->gate == VLA_GATE_TOKEN ? in->tensor[VLA_IN_G].data : NULL};
+    if (in->gate == VLA_GATE_ROW) note(s, "warning: g has a gate per row of S, which has one Jacobian a row: not used");
+    return VLA_OK;
+}
+
+/* Options that change numbers, as they were given: every replay line repeats them. */
+static void replay_options(session *s)
+{
+    const vla_common *c = &s->o->common;
+    char *to = s->replay_options;
+    size_t room = sizeof s->replay_options;
+    const struct {
+        const char *name;
+        const vla_range *range;
+    } ranges[] = {{"T", &c->T}, {"d", &c->d}, {"H", &c->H}, {"seeds", &c->seeds}};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        for (int64_t n = 0; n < ranges[i].range->count && room > 40; n++) {
+            const int used = snprintf(to, room, "%s--%s %lld", to == s->replay_options ? "" : " ", ranges[i].name,
+                                      (long long)ranges[i].range->values[n]);
+            to += used;
+            room -= (size_t)used;
+        }
+    const char *gap = to == s->replay_options ? "" : " ";
+    int used = 0;
+    if (c->seed != 42 && room > 40) used = snprintf(to, room, "%s--seed %lld", gap, (long long)c->seed);
+    to += used, room -= (size_t)used, used = 0, gap = to == s->replay_options ? "" : " ";
+    if (c->lambda0_given && room > 60) used = snprintf(to, room, "%s--lambda0 %.17g", gap, c->lambda0);
+    to += used, room -= (size_t)used, used = 0, gap = to == s->replay_options ? "" : " ";
+    if (c->features && room > 60) used = snprintf(to, room, "%s--features %s", gap, c->features);
+    to += used, room -= (size_t)used, gap = to == s->replay_options ? "" : " ";
+    if (c->refresh_period && room > 90)
+        snprintf(to, room, "%s--refresh-period %lld --refresh-eps %.17g", gap, (long long)c->refresh_period,
+                 c->refresh_eps);
+}
+
+static vla_status set_trial(session *s, vla_error *error)
+{
+    const options *o = s->o;
+    const vla_common *c = &o->common;
+    read_sources(s);
+    vla_status status = read_input(s, error);
+    s->base = vla_problem_default(VLA_VLA, 1, 1, 1, 1);
+    if (!status) status = vla_common_problem(c, &s->base, error);
+    if (!status && c->dk.count + c->dv.count > 0 && o->verify.count)
+        status = vla_fail(error, VLA_ERR_ARGUMENT, "--dk, --dv: claims are tried with square states; use --d");
+    if (status) return status;
+    replay_options(s);
+    s->seed = c->seed;
+    const vla_trial sources = s->trial;
+    s->trial = (vla_trial){.program = s->program,
+                           .options = s->replay_options,
+                           .base = &s->base,
+                           .features_given = c->features != NULL,
+                           .lambda0_given = c->lambda0_given,
+                           .T = c->T.count ? c->T.values[0] : 0,
+                           .d = c->d.count ? c->d.values[0] : 0,
+                           .heads = c->H.count ? c->H.values[0] : 0,
+                           .seeds = c->seeds.count ? c->seeds.values : &s->seed,
+                           .seed_count = c->seeds.count ? c->seeds.count : 1,
+                           .kinds = s->kinds,
+                           .kind_count = sources.kind_count,
+                           .tensors = c->input ? &s->tensors : NULL,
+                           .input = c->input,
+                           .part = o->part,
+                           .adversary = s->adversary,
+                           .bound = o->bound,
+                           .witness = o->witness,
+                           .pool = vla_exec_pool(s->exec),
+                           .exec = s->exec,
+                           .progress = step,
+                           .emit = add_row,
+                           .context = s};
+    return VLA_OK;
+}
+
+static vla_status read_lambda0(session *s, int64_t *count, vla_error *error)
+{
+    const vla_strings *list = &s->o->lambda0s;
+    *count = list->count ? list->count : 1;
+    s->lambda0 = calloc((size_t)*count, sizeof *s->lambda0);
+    if (!s->lambda0) return vla_fail(error, VLA_ERR_MEMORY, "out of memory");
+    s->lambda0[0] = s->base.lambda0;
+    for (int64_t i = 0; i < list->count; i++) {
+        char *end = NULL;
+        s->lambda0[i] = strtod(list->values[i], &end);
+        if (!*list->values[i] || *end || !(s->lambda0[i] > 0) || !isfinite(s->lambda0[i]))
+            return vla_fail(error, VLA_ERR_ARGUMENT, "--lambda0s: '%s': positive numbers are accepted",
+                            list->values[i]);
+    }
+    return VLA_OK;
+}
+
+/* --- what runs --- */
+
+static vla_status adversaries(session *s, const vla_survey *survey, vla_error *error)
+{
+    const vla_strings *given = &s->o->goals;
+    vla_status status = VLA_OK;
+    for (int goal = 0; goal < VLA_GOALS && !status && !s->interrupted; goal++) {
+        bool wanted = given->count == 0;
+        for (int64_t i = 0; i < given->count; i++)
+            wanted = wanted || !strcmp(given->values[i], "all") || !strcmp(given->values[i], goal_names[goal]);
+        if (wanted) status = vla_survey_adversary(survey, (vla_goal)goal, error);
+    }
+    return status;
+}
+
+static vla_status measure(session *s, vla_error *error)
+{
+    const vla_common *c = &s->o->common;
+    static const vla_op every_op[] = {VLA_VLA, VLA_LINEAR, VLA_DELTA, VLA_DECAY, VLA_RLS};
+    static const vla_form naive = VLA_NAIVE;
+    static const int64_t usual_T = 1000, none = 0;
+    vla_op ops[VLA_OPS];
+    vla_form forms[VLA_FORMS + 1];
+    vla_dtype dtypes[VLA_DTYPES];
+    int64_t dk[256], dv[256], d_count = 0, lambda0_count = 0;
+    int op_count = 0;
+    const int given = vla_common_ops(c, ops), form_count = vla_common_forms(c, forms);
+    for (int i = 0; i < given; i++) /* "all" holds softmax, which has no state */
+        if (ops[i] != VLA_SOFTMAX || given == 1) ops[op_count++] = ops[i];
+    while (d_count < 256 && vla_common_width(c, d_count, &dk[d_count], &dv[d_count])) d_count++;
+    vla_status status = read_lambda0(s, &lambda0_count, error);
+    if (status) return status;
+    const vla_survey survey = {.trial = &s->trial,
+                               .ops = op_count ? ops : every_op,
+                               .op_count = op_count  ? op_count
+                                           : c->plot ? 5
+                                                     : 1,
+                               .T = c->T.count ? c->T.values
+                                    : c->input ? &s->tensors.T
+                                               : &usual_T,
+                               .T_count = c->T.count ? c->T.count : 1,
+                               .dk = dk,
+                               .dv = dv,
+                               .d_count = d_count,
+                               .lambda0 = s->lambda0,
+                               .lambda0_count = lambda0_count,
+                               .refresh = s->o->refresh_periods.count ? s->o->refresh_periods.values
+                                          : c->refresh_period         ? &c->refresh_period
+                                                                      : &none,
+                               .refresh_count = s->o->refresh_periods.count ? s->o->refresh_periods.count : 1,
+                               .every = s->o->every,
+                               .rows = true,
+                               .forms = form_count ? forms : &naive,
+                               .form_count = form_count ? form_count : 1,
+                               .dtype = vla_common_dtypes(c, dtypes) ? dtypes[0] : VLA_F64,
+                               .v_mean = s->o->v_mean,
+                               .wanted = is_wanted};
+    int64_t failed = 0;
+    if (s->o->refresh_periods.count) s->base.refresh_eps = c->refresh_eps;
+    status = vla_survey_run(&survey, &failed, error);
+    if (!status && s->adversary) status = adversaries(s, &survey, error);
+    if (status || !c->plot || s->interrupted || c->dry_run) return status;
+    status = vla_survey_unnormalised(&s->trial, error);
+    return status ? status : vla_survey_states(&s->trial, survey.ops, survey.op_count, FIGURE_T, error);
+}
+
+static vla_status keep_old(session *s, vla_error *error)
+{
+    vla_status status = VLA_OK;
+    for (int64_t i = 0; i < s->old.count && !status; i++) {
+        if (!strcmp(vla_record_text(s->old.rows[i], "kind", ""), "meta")) continue;
+        vla_record *copy = vla_record_copy(s->old.rows[i]);
+        if (!copy)
+            status = vla_fail(error, VLA_ERR_MEMORY, "out of memory");
+        else if (s->o->from)
+            status = add_row(s, copy, error);
+        else if (!vla_records_push(&s->all, copy))
+            status = vla_fail(error, VLA_ERR_MEMORY, "out of memory");
+    }
+    return status;
+}
+
+static vla_status read_old(session *s, vla_error *error)
+{
+    const vla_common *c = &s->o->common;
+    if (s->o->from) return vla_records_read(&s->old, s->o->from, error);
+    for (int64_t i = 0; c->resume && i < c->outputs.count; i++) {
+        const char *dot = strrchr(c->outputs.values[i], '.');
+        if (dot && strcmp(dot, ".md") && !access(c->outputs.values[i], R_OK))
+            return vla_records_read(&s->old, c->outputs.values[i], error);
+    }
+    return VLA_OK;
+}
+
+static vla_status dry_claims(const session *s)
+{
+    for (const vla_claim *c = vla_claims; c->id; c++)
+        for (int64_t i = 0; i < s->o->verify.count; i++)
+            if (!strcmp(s->o->verify.values[i], c->id) || !strcmp(s->o->verify.values[i], "all"))
+                printf("%s: %s\n", c->id, c->stated);
+    return VLA_OK;
+}
+
+/* FIELD=VALUE of --want against the summaries, or the verdicts where claims were tried. */
+static vla_status check_want(session *s, const char *want, vla_error *error)
+{
+    char field[80];
+    const char *equals = strchr(want, '='), *kind = s->o->verify.count ? "verdict" : "summary";
+    char *end = NULL;
+    const double value = equals ? strtod(equals + 1, &end) : NAN;
+    if (!equals || equals == want || equals - want >= (long)sizeof field || end == equals + 1 || *end)
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--want: '%s': FIELD=VALUE is accepted", want);
+    memcpy(field, want, (size_t)(equals - want));
+    field[equals - want] = '\0';
+    int64_t rows = 0;
+    for (int64_t i = 0; i < s->all.count; i++) {
+        const vla_record *r = s->all.rows[i];
+        if (strcmp(vla_record_text(r, "kind", ""), kind)) continue;
+        const double got = vla_record_number(r, field, NAN);
+        rows++;
+        if (fabs(got - value) <= 1e-9 * fmax(1e-3, fabs(value))) continue;
+        char line[300];
+        snprintf(line, sizeof line, "want %s = %.17g, measured %.17g", field, value, got);
+        note(s, line);
+        s->failed++;
+    }
+    if (rows > 0) return VLA_OK;
+    return vla_fail(error, VLA_ERR_ARGUMENT, "--want %s: no %s row was made", want, kind);
+}
+
+static vla_status judge(session *s, vla_error *error)
+{
+    const vla_common *c = &s->o->common;
+    int64_t differences = 0;
+    vla_status status = VLA_OK;
+    if (c->expect) status = vla_claims_compare(&s->all, c->expect, &differences, note, s, error);
+    s->failed += differences;
+    for (int64_t i = 0; i < s->o->wants.count && !status; i++) status = check_want(s, s->o->wants.values[i], error);
+    if (!status && c->plot) status = vla_jacobian_figures(&s->all, c->plot, note, s, error);
+    return status;
+}
+
+static vla_status open_session(session *s, vla_error *error)
+{
+    const vla_common *c = &s->o->common;
+    const int threads = c->threads.count ? (int)c->threads.values[0] : vla_cpu_count();
+    s->progress = vla_progress_start(c->quiet);
+    vla_status status = read_old(s, error);
+    if (!status) status = vla_exec_create(&s->exec, threads, VLA_ISA_AUTO, error);
+    if (!status) status = set_trial(s, error);
+    vla_record *meta = status ? NULL : vla_meta(threads);
+    if (!status) status = vla_common_report(c, meta, &s->report, &s->table, error);
+    vla_record_destroy(meta);
+    return status;
+}
+
+static vla_status run(session *s, vla_error *error)
+{
+    const options *o = s->o;
+    vla_status status = open_session(s, error);
+    if (!status) status = keep_old(s, error);
+    if (!status && o->common.dry_run && o->verify.count) return dry_claims(s);
+    if (!status && !o->from)
+        status =
+            o->verify.count ? vla_claims_run(&s->trial, o->verify.values, o->verify.count, error) : measure(s, error);
+    vla_progress_clear(&s->progress);
+    if (o->common.dry_run) return status;
+    if (s->report && s->table && s->all.count) print_tables(s);
+    if (!status && !s->interrupted) status = judge(s, error);
+    return status;
+}
+
+static int close_session(session *s, vla_status status, vla_error *error)
+{
+    const vla_common *c = &s->o->common;
+    vla_progress_clear(&s->progress);
+    const vla_status closed = s->report ? vla_report_close(s->report, status ? NULL : error) : VLA_OK;
+    if (!status) status = closed;
+    vla_records_clear(&s->old);
+    vla_records_clear(&s->all);
+    vla_inputs_destroy(&s->inputs);
+    vla_exec_destroy(s->exec);
+    free(s->lambda0);
+    if (!c->quiet && !c->dry_run)
+        fprintf(stderr, "run %lld, passed %lld, skipped %lld, failed %lld%s\n", (long long)s->run, (long long)s->passed,
+                (long long)s->skipped, (long long)s->failed, s->interrupted ? ", interrupted" : "");
+    if (status) fprintf(stderr, "vla-jacobian: %s\n", error->message);
+    if (status) return vla_exit_code(status);
+    if (s->interrupted) return 130;
+    if (s->failed || (c->strict && (s->skipped || s->refuted))) return 1;
+    return c->fail_on && !strcmp(c->fail_on, "refuted") && s->refuted ? 5 : 0;
+}
+
+static bool parse(options *o, int argc, char **argv, vla_strings *words, int *exit_code)
+{
+    const vla_option rows[] = {
+        {.name = "source",
+         .type = VLA_OPT_LIST,
+         .target = &o->sources,
+         .argument = "LIST",
+         .choices = source_names,
+         .help = "paper gauss tied isotropic adversary, or all (default: paper; --verify, --plot: all)"},
+        {.name = "verify",
+         .type = VLA_OPT_LIST,
+         .target = &o->verify,
+         .argument = "LIST",
+         .help = "try claims: C2 C3 C4 C7 C8 C9 C16 C17 C20, or all (default: measure only)"},
+        {.name = "from",
+         .type = VLA_OPT_TEXT,
+         .target = &o->from,
+         .argument = "FILE",
+         .help = "print, compare and plot earlier records, measure nothing (default: none)"},
+        {.name = "every",
+         .type = VLA_OPT_INT,
+         .target = &o->every,
+         .argument = "N",
+         .min = 1,
+         .max = 1e12,
+         .help = "a row every N steps; SVD and eigenvalues are taken at all (default: about 100 rows)"},
+        {.name = "goal",
+         .type = VLA_OPT_LIST,
+         .target = &o->goals,
+         .argument = "LIST",
+         .choices = goal_names,
+         .help = "what the adversary drives up: jacobian product state isotropic (default: all)"},
+        {.name = "witness",
+         .type = VLA_OPT_TEXT,
+         .target = &o->witness,
+         .argument = "DIR",
+         .help = "where the adversary's inputs are written (default: vla-witness)"},
+        {.name = "bound",
+         .type = VLA_OPT_REAL,
+         .target = &o->bound,
+         .argument = "X",
+         .min = 1,
+         .max = 700,
+         .help = "largest |raw key| the adversary may use (default: 8)"},
+        {.name = "lambda0s",
+         .type = VLA_OPT_LIST,
+         .target = &o->lambda0s,
+         .argument = "LIST",
+         .help = "several lambda0, one case each (default: --lambda0)"},
+        {.name = "refresh-periods",
+         .type = VLA_OPT_RANGE,
+         .target = &o->refresh_periods,
+         .argument = "RANGE",
+         .min = 0,
+         .max = 1e12,
+         .help = "several refresh periods, 0 for none (default: --refresh-period)"},
+        {.name = "v-mean",
+         .type = VLA_OPT_REAL,
+         .target = &o->v_mean,
+         .argument = "X",
+         .min = -1e6,
+         .max = 1e6,
+         .help = "mean of synthetic values (default: 0)"},
+        {.name = "part",
+         .type = VLA_OPT_TEXT,
+         .target = &o->part,
+         .argument = "NAME",
+         .help = "only this part of the claims tried (default: all)"},
+        {.name = "want",
+         .type = VLA_OPT_TEXTS,
+         .target = &o->wants,
+         .argument = "FIELD=X",
+         .help = "exit 1 unless every summary (or verdict) has this value; replay lines use it (default: none)"},
+        {.name = NULL}};
+    vla_option_group groups[2 + VLA_COMMON_GROUPS] = {{"vla-jacobian", rows}};
+    const vla_option_group *shared = vla_common_groups(&o->common);
+    if (!shared) return *exit_code = 2, false;
+    memcpy(groups + 1, shared, (VLA_COMMON_GROUPS + 1) * sizeof *groups);
+    const vla_cli cli = {
+        "vla-jacobian", "vla-jacobian [OPTIONS]",
+        "Jacobians, their products and the state, step by step, and the paper's propositions on trial.\n"
+        "Defaults here: --op vla, H 4, T 1000, features of the source (gauss: identity, else elu1);\n"
+        "measured in float64; --form and --dtype name the code whose derivative is compared (naive f64).",
+        groups, &o->common};
+    return vla_cli_parse(&cli, argc, argv, words, stdout, stderr, exit_code);
+}
+
+int main(int argc, char **argv)
+{
+    options o = {.bound = 8, .witness = "vla-witness"};
+    vla_common_init(&o.common);
+    vla_strings words = {0};
+    vla_error error = {0};
+    int exit_code = 0;
+    setlocale(LC_ALL, "C");
+    const int blas_threads = openblas_get_num_threads();
+    openblas_set_num_threads(1); /* heads and steps are shared out by the pool */
+    if (parse(&o, argc, argv, &words, &exit_code)) {
+        vla_interrupt_install();
+        session s = {.o = &o, .program = argv[0]};
+        vla_status status = VLA_OK;
+        if (words.count)
+            status =
+                vla_fail(&error, VLA_ERR_ARGUMENT, "'%s': no argument without an option is accepted", words.values[0]);
+        if (!status) status = run(&s, &error);
+        exit_code = close_session(&s, status, &error);
+    }
+    openblas_set_num_threads(blas_threads);
+    vla_strings_free(&words);
+    vla_strings *lists[] = {&o.sources, &o.goals, &o.verify, &o.wants, &o.lambda0s};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) vla_strings_free(lists[i]);
+    vla_range_free(&o.refresh_periods);
+    vla_common_free(&o.common);
+    return exit_code;
+}
