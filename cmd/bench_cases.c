@@ -112,6 +112,7 @@ typedef struct builder {
     const bench_options *o;
     bool listing, every_form, decode;
     vla_backend backend;
+    vla_isa isa;
     vla_gate gate; /* of --input, or one a token */
     vla_op ops[VLA_OPS];
     vla_form forms[VLA_FORMS + 1];
@@ -135,6 +136,7 @@ static vla_status add_case(builder *b, vla_op op, vla_form form, vla_dtype dtype
     vla_case c = {.problem = vla_problem_default(op, at->B, at->H, b->decode ? 1 : at->x, 1),
                   .form = form,
                   .backend = b->backend,
+                  .isa = b->isa,
                   .dtype = dtype,
                   .mode = b->decode ? VLA_DECODE : VLA_PREFILL,
                   .depth = b->decode ? at->x : 0,
@@ -239,7 +241,7 @@ static vla_status add_labels(builder *b, vla_error *error)
     const vla_common *c = &b->o->common;
     vla_status status = VLA_OK;
     for (int64_t i = 0; !status && i < c->cases.count; i++) {
-        vla_case one = {.problem = vla_problem_default(VLA_VLA, 1, 1, 1, 1), .threads = vla_cpu_count()};
+        vla_case one = {.problem = vla_problem_default(VLA_VLA, 1, 1, 1, 1), .threads = vla_cpu_count(), .isa = b->isa};
         if (c->chunk.count) one.problem.chunk = c->chunk.values[0];
         if (c->segments.count) one.problem.segments = c->segments.values[0];
         if (c->threads.count) one.threads = (int)c->threads.values[0];
@@ -287,6 +289,8 @@ vla_status bench_cases(const bench_options *o, bool listing, const vla_inputs *d
                  .cases = cases,
                  .gate = data ? data->gate : VLA_GATE_TOKEN};
     vla_range usual = {0};
+    b.isa = VLA_ISA_AUTO;
+    vla_isa_parse(o->common.isa, &b.isa);
     /* Device forms are listed also where no device is. */
     const bool cuda = listing && built_for_cuda() && strcmp(o->common.backend, "cpu");
     const bool cpu = !listing || strcmp(o->common.backend, "cuda");

@@ -162,6 +162,7 @@ bool vla_case_record(const vla_case *c, int64_t seed, const char *input, vla_rec
            vla_record_int(r, "B", p->B) && vla_record_int(r, "H", p->H) && vla_record_int(r, "T", p->T) &&
            put_optional(r, "depth", c->depth) && vla_record_int(r, "dk", p->dk) && vla_record_int(r, "dv", p->dv) &&
            put_optional(r, "chunk", p->chunk) && put_optional(r, "segments", p->segments) &&
+           vla_record_string(r, "isa", c->isa == VLA_ISA_AUTO ? NULL : vla_isa_name(c->isa)) &&
            vla_record_int(r, "threads", c->threads) && vla_record_string(r, "cache", "hot") &&
            vla_record_string(r, "launch", c->backend == VLA_CPU ? "call" : "stream") && put_parameters(p, r) &&
            vla_record_string(r, "input", input) &&

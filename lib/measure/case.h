@@ -12,6 +12,7 @@ typedef struct vla_case {
     bool best;           /* the form was chosen by --form best */
     vla_backend backend;
     vla_dtype dtype;
+    vla_isa isa; /* asked for; VLA_ISA_AUTO when not */
     vla_mode mode;
     int64_t depth; /* decode: tokens of context, the new one included; prefill: 0 */
     int threads;

@@ -117,8 +117,8 @@ static vla_status open_page(page *p, const vla_records *rows, const vla_setting 
     if (!p->numbers) return vla_fail(error, VLA_ERR_MEMORY, "figures: out of memory");
     for (int64_t i = 0; i < rows->count && !*cpu; i++)
         snprintf(cpu, sizeof cpu, "%s", vla_record_text(rows->rows[i], "cpu", ""));
-    snprintf(p->caption, sizeof p->caption, "%s%s%s; medians with quartiles",
-             vla_setting_text(setting, text, sizeof text), *cpu ? ", " : "", cpu);
+    snprintf(p->caption, sizeof p->caption, "%s%s%s", vla_setting_text(setting, text, sizeof text), *cpu ? ", " : "",
+             cpu);
     add_marks(p, rows, setting);
     return VLA_OK;
 }
@@ -144,9 +144,11 @@ static vla_status draw(const drawing *d, page *p, const char *stem, const char *
                        const char *y_label, bool marked, vla_error *error)
 {
     char name[128];
+    char caption[280];
     bool rendered = false;
     char note[200] = "";
     snprintf(name, sizeof name, "%s%s", stem, d->suffix);
+    snprintf(caption, sizeof caption, "%s%s", p->caption, marked ? "; medians with quartiles" : "");
     const vla_figure figure = {.name = name,
                                .title = title,
                                .x_label = x_label,
@@ -158,7 +160,7 @@ static vla_status draw(const drawing *d, page *p, const char *stem, const char *
                                .series_count = p->series_count,
                                .verticals = p->marks,
                                .vertical_count = marked ? p->mark_count : 0,
-                               .caption = p->caption};
+                               .caption = caption};
     vla_status status = vla_figure_write(d->directory, &figure, &rendered, note, sizeof note, error);
     clear_series(p);
     if (status) return status;

@@ -100,6 +100,10 @@ static vla_status search_one(vla_sweep *sweep, const vla_records *rows, const vl
             return status;
         }
     }
+    if (vla_sweep_interrupted(sweep)) { /* half a sweep answers nothing; --resume will */
+        vla_record_destroy(record);
+        return VLA_OK;
+    }
     if (vla_records_push(out, record)) return VLA_OK;
     vla_record_destroy(record);
     return vla_fail(error, VLA_ERR_MEMORY, "crossover: out of memory");

@@ -313,30 +313,43 @@ static bool same_size(const vla_case *a, const vla_case *b)
            p->B == q->B && p->H == q->H && p->T == q->T && p->dk == q->dk && p->dv == q->dv;
 }
 
+/* More memory than there is, for its inputs and outputs alone. */
+static bool needs_memory(const vla_case *c, char *reason, size_t size)
+{
+    const double gib = 1073741824.0, have = (double)vla_memory_available();
+    const double needs = vla_work_bytes(&c->problem, c->dtype, true, true) + vla_state_bytes(&c->problem, c->dtype);
+    snprintf(reason, size, "needs %.1f GiB, have %.1f GiB", needs / gib, have / gib);
+    return needs > have;
+}
+
 /* Keeps what has to be measured; what cannot be is given its row here. */
 static vla_status choose(vla_sweep *s, const vla_case *cases, int64_t count, vla_case *chosen, int64_t *kept,
                          vla_error *error)
 {
     vla_status status = VLA_OK;
     char reason[240];
+    double foreseen = 0; /* seconds for those kept so far */
     *kept = 0;
     for (int64_t i = 0; !status && i < count; i++) {
         vla_row_status end;
         const vla_case *c = &cases[i];
+        const double left = vla_sweep_remaining(s) - foreseen;
+        const double needed = vla_variants_foresee(&s->variants, c, s->config.check_full);
         s->done++;
         if (vla_case_among(c, s->config.seed, s->config.digest, s->rows))
             s->counts.resumed++;
         else if (vla_variants_ended(&s->variants, c, &end, reason, sizeof reason))
             status = add_empty(s, c, end, reason, error);
-        else if (s->config.data && vla_case_x(c) > s->config.data->T)
-            status =
-                vla_fail(error, VLA_ERR_ARGUMENT, "--%s %lld: the tensors of --input hold %lld tokens",
-                         c->mode == VLA_DECODE ? "depth" : "T", (long long)vla_case_x(c), (long long)s->config.data->T);
-        else if (vla_variants_too_long(&s->variants, c, s->config.check_full, vla_sweep_remaining(s),
-                                       s->config.time_limit, reason, sizeof reason))
+        else if (needs_memory(c, reason, sizeof reason))
+            status = add_empty(s, c, VLA_ROW_OOM, reason, error);
+        else if (left <= 0 || needed > left) {
+            snprintf(reason, sizeof reason, "needs about %.3g s with its check; %.3g s of --time-limit %.4g are left",
+                     needed, left > 0 ? left : 0, s->config.time_limit);
             status = add_empty(s, c, VLA_ROW_TIMEOUT, reason, error);
-        else
+        } else {
+            foreseen += needed;
             chosen[(*kept)++] = *c;
+        }
     }
     return status;
 }
@@ -367,7 +380,7 @@ static double wish(const vla_sweep *s, const vla_case *c)
     const double peak = s->peaks.count ? s->peaks.matrix[0].flops_per_s : 0;
     const double rate = peak > 0 ? 0.4 * peak : 4e10;
     const double run = vla_work_flops(&c->problem) / rate;
-    return 0.2 + (double)(s->config.min_samples + 4) * run;
+    return 0.2 + (double)s->config.min_samples * run + vla_variants_foresee(&s->variants, c, s->config.check_full);
 }
 
 static double wishes(const vla_sweep *s, const vla_case *cases, int64_t count)

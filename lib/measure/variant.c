@@ -85,19 +85,14 @@ bool vla_variants_ended(const vla_variants *variants, const vla_case *c, vla_row
     return true;
 }
 
-bool vla_variants_too_long(const vla_variants *variants, const vla_case *c, bool check_full, double remaining,
-                           double limit, char *reason, size_t size)
+double vla_variants_foresee(const vla_variants *variants, const vla_case *c, bool check_full)
 {
-    const double optimistic = 2e11 * (c->threads > 1 ? c->threads : 1), optimistic_naive = 5e9;
+    const double threads = c->threads > 1 ? c->threads : 1, optimistic = 2e11 * threads,
+                 optimistic_naive = 5e9 * threads;
     const vla_variant_history *h = find(variants, c);
     const double flops = vla_work_flops(&c->problem), judged = check_work(c, check_full);
-    double run = flops / optimistic, check = judged / optimistic_naive / (c->threads > 1 ? c->threads : 1);
+    double run = flops / optimistic, check = judged / optimistic_naive;
     if (h && h->ran && h->run_flops > 0) run = h->run_seconds * flops / h->run_flops;
     if (h && h->ran && h->check_work > 0) check = h->check_seconds * judged / h->check_work;
-    /* The checked run, a warm-up, one sample and the last comparison. */
-    const double needed = check + 4 * run;
-    if (remaining > 0 && needed <= remaining) return false;
-    snprintf(reason, size, "needs about %.3g s with its check; %.3g s of --time-limit %.4g are left", needed, remaining,
-             limit);
-    return true;
+    return check + 4 * run;
 }

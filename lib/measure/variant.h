@@ -25,9 +25,8 @@ void vla_variants_ran(vla_variants *variants, const vla_bench *bench);
 void vla_variants_end(vla_variants *variants, const vla_case *c, vla_row_status status, const char *reason);
 bool vla_variants_ended(const vla_variants *variants, const vla_case *c, vla_row_status *status, char *reason,
                         size_t size);
-/* The case cannot end in `remaining` seconds, judged by its smaller sizes or, for the first, by a rate no kernel here
- * reaches. */
-bool vla_variants_too_long(const vla_variants *variants, const vla_case *c, bool check_full, double remaining,
-                           double limit, char *reason, size_t size);
+/* Seconds for the check, a warm-up, one sample and the last comparison, judged by the variant's smaller sizes or, for
+ * the first, by a rate no kernel here reaches. */
+double vla_variants_foresee(const vla_variants *variants, const vla_case *c, bool check_full);
 
 #endif
