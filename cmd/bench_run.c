@@ -28,6 +28,7 @@ typedef struct session {
     vla_pair pairs[BENCH_MOST_PAIRS];
     int pair_count;
     vla_records rows, extra; /* samples; crossovers, peaks and ratios */
+    vla_records expected;    /* --expect */
     vla_sweep *sweep;
     double time_limit;
 } session;
@@ -151,6 +152,7 @@ static vla_status open_session(session *s, vla_error *error)
     status = bench_pairs(s->o, ops, c->cases.count && s->o->crossovers.count == 0 ? 0 : op_count, s->pairs,
                          &s->pair_count, error);
     if (!status) status = read_earlier(s, error);
+    if (!status && c->expect) status = vla_records_read(&s->expected, c->expect, error);
     return status;
 }
 
@@ -286,16 +288,20 @@ static void print_warnings(const session *s)
     }
 }
 
-static void print_closing(const session *s, double seconds)
+/* The last line says how it went, in a form that scripts may rely on; details stand above it. */
+static void print_closing(session *s)
 {
     const vla_sweep_counts n = vla_sweep_totals(s->sweep);
-    char more[120] = "", limits[120] = "";
-    if (n.resumed) snprintf(more, sizeof more, " (%lld kept from before)", (long long)n.resumed);
-    if (n.timeout || n.oom)
-        snprintf(limits, sizeof limits, " (%lld timeout, %lld oom)", (long long)n.timeout, (long long)n.oom);
-    fprintf(stderr, "run %lld, passed %lld, skipped %lld, failed %lld%s%s, %.1f s%s\n", (long long)n.run,
-            (long long)n.passed, (long long)n.skipped, (long long)n.failed, limits, more, seconds,
-            vla_interrupted() ? ", interrupted" : "");
+    const double seconds = vla_progress_start(true).started - s->progress.started;
+    if (!s->o->common.quiet) {
+        fprintf(stderr, "vla-bench: %.1f s", seconds);
+        if (n.resumed) fprintf(stderr, ", %lld rows kept from before", (long long)n.resumed);
+        if (n.timeout) fprintf(stderr, ", %lld timeout", (long long)n.timeout);
+        if (n.oom) fprintf(stderr, ", %lld oom", (long long)n.oom);
+        fprintf(stderr, "%s\n", vla_interrupted() ? ", interrupted: --resume goes on" : "");
+    }
+    fprintf(stderr, "run %lld, passed %lld, skipped %lld, failed %lld\n", (long long)n.run, (long long)n.passed,
+            (long long)n.skipped, (long long)n.failed);
 }
 
 static vla_status relate_to_baseline(session *s, bool *slower, vla_error *error)
@@ -310,18 +316,16 @@ static vla_status relate_to_baseline(session *s, bool *slower, vla_error *error)
 /* --expect: what differs from the records of FILE, one line each on stderr. */
 static vla_status meet_expectations(session *s, bool *differs, bool *slower, vla_error *error)
 {
-    vla_records expected = {0}, compared = {0}, found = {0};
+    vla_records compared = {0}, found = {0};
     vla_comparison summary = {0};
     if (!s->o->common.expect) return VLA_OK;
-    vla_status status = vla_records_read(&expected, s->o->common.expect, error);
-    if (!status) status = vla_merge(&found, &s->rows, error);
+    vla_status status = vla_merge(&found, &s->rows, error);
     if (!status) status = vla_merge(&found, &s->extra, error);
-    if (!status) status = vla_compare(&expected, &found, SLOWER_THRESHOLD, &compared, &summary, error);
+    if (!status) status = vla_compare(&s->expected, &found, SLOWER_THRESHOLD, &compared, &summary, error);
     if (!status) {
         *slower |= summary.slower > 0;
-        *differs = vla_expect_differs(&expected, &found, stderr) > 0;
+        *differs = vla_expect_differs(&s->expected, &found, stderr) > 0;
     }
-    vla_records_clear(&expected);
     vla_records_clear(&compared);
     vla_records_clear(&found);
     return status;
@@ -377,7 +381,6 @@ static int run_session(session *s, vla_error *error)
     if (open_session(s, error)) return bench_fail(error);
     if (s->o->common.dry_run) return dry_run(s);
     if (open_report(s, error)) return bench_fail(error);
-    const double begun = s->progress.started;
     if (!s->o->common.quiet) vla_setting_warn(stderr, "vla-bench");
     vla_status status = measure(s, error);
     /* What was measured is shown and kept, whatever happened. */
@@ -386,7 +389,7 @@ static int run_session(session *s, vla_error *error)
     if (s->sweep) {
         const vla_status shown = finish(s, &differs, &slower, &later);
         if (shown && !code) code = bench_fail(&later);
-        print_closing(s, vla_progress_start(true).started - begun);
+        print_closing(s);
         if (!code) code = exit_code(s, differs, slower);
     }
     const vla_status closed = vla_report_close(s->report, &later);
@@ -405,5 +408,6 @@ int bench_run(bench_options *o)
     vla_cases_free(&s.cases);
     vla_records_clear(&s.rows);
     vla_records_clear(&s.extra);
+    vla_records_clear(&s.expected);
     return code;
 }
