@@ -145,7 +145,11 @@ static bool run(const char *script, char *why, size_t size)
         snprintf(why, size, "gnuplot took more than %d s", patience_s);
     else if (status != 0 || *said)
         first_line(said, why, size);
-    if (in_time && status != 0 && !*why) snprintf(why, size, "gnuplot failed with status %d", WEXITSTATUS(status));
+    if (in_time && status != 0 && !*why) {
+        bool signalled = WIFSIGNALED(status);
+        snprintf(why, size, "gnuplot %s %d", signalled ? "was ended by signal" : "failed with status",
+                 signalled ? WTERMSIG(status) : WEXITSTATUS(status));
+    }
     return in_time && status == 0;
 }
 
