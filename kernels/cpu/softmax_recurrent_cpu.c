@@ -32,6 +32,13 @@ typedef struct softmax_run {
     int64_t groups, segments;     /* items of a head: groups of queries, or (query, segment) */
 } softmax_run;
 
+/* Asks for rows of `width` elements ahead of their use, so that memory never waits for arithmetic: values while the
+ * scores are formed, the next keys while the values are summed. */
+INLINE void fetch(const real *x, int64_t width)
+{
+    for (int64_t i = 0; i < width; i += 64 / (int64_t)sizeof(real)) __builtin_prefetch(x + i, 0, 2);
+}
+
 /* s[keys] = K q, for GROUP keys or one. */
 INLINE void scores(int keys, const real *q, const real *k, int64_t dk, real *s)
 {
@@ -71,9 +78,11 @@ INLINE void values(int vecs, const real *w, const real *v, int64_t dv, int64_t n
     for (int c = 0; c < vecs; c++) vstore(o + c * LANES, acc[c]);
 }
 
-INLINE void block_values(const real *w, const real *v, int64_t dv, int64_t n, real *o)
+/* ahead: `width` elements to fetch meanwhile. */
+INLINE void block_values(const real *w, const real *v, int64_t dv, int64_t n, const real *ahead, int64_t width, real *o)
 {
     int64_t j = 0;
+    fetch(ahead, width);
     for (; j + VALUE_VECS * LANES <= dv; j += VALUE_VECS * LANES) values(VALUE_VECS, w, v + j, dv, n, LANES, o + j);
     for (; j + 4 * LANES <= dv; j += 4 * LANES) values(4, w, v + j, dv, n, LANES, o + j);
     for (; j + LANES <= dv; j += LANES) values(1, w, v + j, dv, n, LANES, o + j);
@@ -116,10 +125,14 @@ static void attend(const real *q, const real *k, const real *v, int64_t n, const
     for (int64_t from = 0; from < n; from += KEY_BLOCK) {
         const int64_t count = n - from < KEY_BLOCK ? n - from : KEY_BLOCK;
         int64_t key = 0;
-        for (; key + GROUP <= count; key += GROUP) scores(GROUP, q, k + (from + key) * dk, dk, s + key);
+        for (; key + GROUP <= count; key += GROUP) {
+            fetch(v + (from + key) * dv, GROUP * dv);
+            scores(GROUP, q, k + (from + key) * dk, dk, s + key);
+        }
         for (; key < count; key++) scores(1, q, k + (from + key) * dk, dk, s + key);
         block_weights(s, count, run->wv, sums);
-        block_values(s, v + from * dv, dv, count, sums->o);
+        const int64_t more = n - from - count < count ? n - from - count : count;
+        block_values(s, v + from * dv, dv, count, k + (from + count) * dk, more * dk, sums->o);
     }
 }
 
