@@ -16,7 +16,8 @@
 #include "kernels/kernel.h"
 #include "lib/base/sizes.h"
 
-enum { TOKENS = 16, IN_PLACE_TOKENS = 4 };
+/* Tokens whose rows are made at a time, between folds of a plain sum, and of a run done in place. */
+enum { TOKENS = 16, FOLD_TOKENS = 256, IN_PLACE_TOKENS = 4 };
 
 /* What an operator has; constants, so that each operator compiles to its own loops. */
 typedef struct recurrent_kind {
@@ -32,7 +33,8 @@ typedef struct recurrent {
     const vla_tensors *t;
     int64_t head, dk, dv, wk, wv; /* wk, wv: padded widths */
     real *A;                      /* [dk][wk] */
-    real *S, *carry;              /* [dk][wv]; carry: what rounding took from S (linear) */
+    real *S;                      /* [dk][wv]; linear: what was written since the last fold */
+    real *base, *lost;            /* [dk][wv], linear: S at the last fold, and what rounding took from it */
     real *qf, *kf, *kh, *uh;      /* [TOKENS][wk] */
     real *scale, *beta;           /* [TOKENS]: 1/max(n.qf, eps) or 1 ; sigmoid(b) or 1 */
     real *gate;                   /* [TOKENS][wv] */
@@ -63,7 +65,8 @@ static __attribute__((unused)) int64_t recurrent_carve(recurrent_kind kind, cons
     r->dk = p->dk, r->dv = p->dv, r->wk = PAD(p->dk), r->wv = PAD(p->dv);
     r->A = kind.matrix ? take(base, &used, r->dk * r->wk) : NULL;
     r->S = take(base, &used, r->dk * r->wv);
-    r->carry = kind.residual ? NULL : take(base, &used, r->dk * r->wv);
+    r->base = kind.residual ? NULL : take(base, &used, r->dk * r->wv);
+    r->lost = kind.residual ? NULL : take(base, &used, r->dk * r->wv);
     r->qf = take(base, &used, TOKENS * r->wk);
     r->kh = take(base, &used, TOKENS * r->wk);
     r->kf = kind.penalty ? take(base, &used, TOKENS * r->wk) : r->kh;
@@ -148,8 +151,7 @@ INLINE void fold_sum(recurrent *r)
     }
 }
 
-/* Feature rows and scalars of `count` tokens from row `from` of the tensors. */
-INLINE void prepare(recurrent_kind kind, recurrent *r, int64_t from, int64_t count)
+INLINE void prepare_rows(recurrent_kind kind, vla_features features, recurrent *r, int64_t from, int64_t count)
 {
     const vla_problem *p = r->p;
     const vla_tensors *t = r->t;
@@ -157,18 +159,37 @@ INLINE void prepare(recurrent_kind kind, recurrent *r, int64_t from, int64_t cou
     for (int64_t i = 0; i < count; i++) {
         const real *k = row_of(t->k, from + i, dk);
         real *kf = r->kf + i * wk, *kh = r->kh + i * wk;
-        feature_query(p->features, p->qk_l2, row_of(t->q, from + i, dk), dk, wk, r->qf + i * wk);
+        feature_query(features, p->qk_l2, row_of(t->q, from + i, dk), dk, wk, r->qf + i * wk);
         if (!kind.residual)
-            feature_row(p->features, k, dk, wk, kf);
+            feature_row(features, k, dk, wk, kf);
         else if (!kind.penalty)
-            feature_unit_row(p->features, k, dk, wk, 1, kh);
+            feature_unit_row(features, k, dk, wk, 1, kh);
         else if (p->no_normalise) {
-            feature_row(p->features, k, dk, wk, kf);
+            feature_row(features, k, dk, wk, kf);
             memcpy(kh, kf, (size_t)wk * sizeof(real));
         } else
-            feature_key(p->features, k, dk, wk, kf, kh);
+            feature_key(features, k, dk, wk, kf, kh);
         if (kind.penalty) feature_penalty(t->u ? row_of(t->u, from + i, dk) : k, dk, wk, r->uh + i * wk);
-        if (kind.beta) r->beta[i] = t->b ? sigmoid(((const real *)t->b)[from + i]) : 1;
+    }
+}
+
+/* Feature rows and scalars of `count` tokens from row `from` of the tensors. */
+INLINE void prepare(recurrent_kind kind, recurrent *r, int64_t from, int64_t count)
+{
+    const real *b = kind.beta ? r->t->b : NULL;
+    switch (r->p->features) {
+    case VLA_ELU1:
+        prepare_rows(kind, VLA_ELU1, r, from, count);
+        break;
+    case VLA_SILU:
+        prepare_rows(kind, VLA_SILU, r, from, count);
+        break;
+    default:
+        prepare_rows(kind, VLA_IDENTITY, r, from, count);
+        break;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (kind.beta) r->beta[i] = b ? sigmoid(b[from + i]) : 1;
         if (kind.gate) prepare_gate(r, from + i, i);
         if (kind.sum) prepare_sum(r, i);
     }
@@ -219,7 +240,7 @@ INLINE void sweep_state(recurrent_kind kind, int tokens, recurrent *r, int64_t s
 {
     const real *k = r->kh + slot * r->wk, *q = r->qf + slot * r->wk;
     const int64_t wk = r->wk, wv = r->wv;
-    sweep s = {.m = r->S, .rows = r->dk, .width = r->wv, .stride = r->wv, .carry = r->carry, .gate = r->decay};
+    sweep s = {.m = r->S, .rows = r->dk, .width = r->wv, .stride = r->wv, .base = r->base, .gate = r->decay};
     for (int i = 0; i < 2; i++) s.x[i] = r->a[r->current] + i * wk, s.y[i] = r->e + i * wv;
     for (int i = 0; i < 4; i++) s.out[i] = r->sp + i * wv;
     if (kind.residual) {
@@ -307,6 +328,18 @@ INLINE void write_tokens(recurrent_kind kind, int tokens, recurrent *r, const re
     if (tokens == 2) output_done(r, token + 1, 1);
 }
 
+/* base += S, with what rounding takes from the sum kept for the next time. */
+static __attribute__((unused)) void fold_state(recurrent *r)
+{
+    for (int64_t i = 0; i < r->dk * r->wv; i += LANES) {
+        const vec base = vload(r->base + i), more = vload(r->S + i) + vload(r->lost + i), sum = base + more;
+        const vec grown = sum - base;
+        vstore(r->lost + i, (base - (sum - grown)) + (more - grown));
+        vstore(r->base + i, sum);
+        vstore(r->S + i, vset(0));
+    }
+}
+
 /* The state at the start of a head, with nothing pending. */
 static __attribute__((unused)) void recurrent_begin(recurrent_kind kind, recurrent *r)
 {
@@ -316,7 +349,11 @@ static __attribute__((unused)) void recurrent_begin(recurrent_kind kind, recurre
     memset(r->S, 0, (size_t)(dk * wv) * sizeof(real));
     for (int64_t i = 0; S && i < dk; i++)
         for (int64_t j = 0; j < dv; j++) r->S[i * wv + j] = S[(r->head * dv + j) * dk + i];
-    if (r->carry) memset(r->carry, 0, (size_t)(dk * wv) * sizeof(real));
+    if (!kind.residual) {
+        memset(r->base, 0, (size_t)(dk * wv) * sizeof(real));
+        memset(r->lost, 0, (size_t)(dk * wv) * sizeof(real));
+        fold_state(r);
+    }
     if (kind.matrix) memset(r->A, 0, (size_t)(dk * wk) * sizeof(real));
     for (int64_t i = 0; kind.matrix && i < dk; i++) {
         if (A)
@@ -359,12 +396,13 @@ static __attribute__((unused)) void recurrent_end(recurrent_kind kind, recurrent
                      .stride = wv,
                      .x = {a, a + wk},
                      .y = {r->e, r->e + wv},
-                     .carry = r->carry,
+                     .base = r->base,
                      .gate = r->decay};
     const sweep_kind shape = {2, 0, 0, kind.gate, !kind.residual};
     sweep_run(shape, &s);
     if (kind.matrix) sweep_matrix_pending(2, r);
-    if (t->S) state_store((real *)t->S + r->head * dv * dk, dk, dv, r->S, wv);
+    if (!kind.residual) fold_state(r);
+    if (t->S) state_store((real *)t->S + r->head * dv * dk, dk, dv, kind.residual ? r->S : r->base, wv);
     if (kind.matrix && t->A) matrix_store((real *)t->A + r->head * dk * dk, dk, r->A, wk);
     for (int64_t i = 0; kind.sum && t->n && i < dk; i++) ((real *)t->n)[r->head * dk + i] = (real)r->total[i];
 }
@@ -404,6 +442,7 @@ INLINE void recurrent_tokens(recurrent_kind kind, recurrent *r, recurrent_chain 
     for (int64_t from = 0; from < len; from += TOKENS) {
         const int64_t count = len - from < TOKENS ? len - from : TOKENS;
         prepare(kind, r, first + from, count);
+        if (!kind.residual && from % FOLD_TOKENS == 0 && from > 0) fold_state(r);
         for (int64_t slot = 0; slot < count;) {
             const int64_t token = from + slot, step = done + token + 1;
             const bool pair = slot + 1 < count && !(kind.penalty && refreshes(r, step));

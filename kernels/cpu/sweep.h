@@ -4,8 +4,9 @@
  *
  * Lanes run over columns, so no product needs a horizontal sum. With two updates and four products an element is loaded
  * and stored once for six fused multiply-adds, which keeps the arithmetic units, not memory, the limit for as long as M
- * lies in a cache. Rows are rows of A (symmetric, so out = A c) or of S transposed. A carried sweep keeps beside M what
- * rounding took from it (compensated summation), for a sum that grows over millions of tokens.
+ * lies in a cache. Rows are rows of A (symmetric, so out = A c) or of S transposed. A based sweep forms its
+ * products with base + M: M holds the writes of late only, so that a sum over millions of tokens does not lose small
+ * ones.
  */
 #ifndef VLA_CPU_SWEEP_H
 #define VLA_CPU_SWEEP_H
@@ -18,7 +19,7 @@ typedef struct sweep {
     int64_t rows, width, stride;   /* width: a multiple of LANES */
     const real *x[SWEEP_UPDATES];  /* [rows] */
     const real *y[SWEEP_UPDATES];  /* [width] */
-    real *carry;                   /* as m */
+    const real *base;              /* as m */
     const real *gate;              /* [width] */
     const real *c[SWEEP_PRODUCTS]; /* [rows] */
     real *out[SWEEP_PRODUCTS];     /* [width] */
@@ -28,7 +29,7 @@ typedef struct sweep {
 typedef struct sweep_kind {
     int updates, products;
     int minus; /* subtract the updates */
-    int gated, carried;
+    int gated, based;
 } sweep_kind;
 
 INLINE void sweep_tile(sweep_kind kind, int vecs, const sweep *s, int64_t column)
@@ -36,7 +37,8 @@ INLINE void sweep_tile(sweep_kind kind, int vecs, const sweep *s, int64_t column
     vec acc[SWEEP_PRODUCTS][SWEEP_VECS], y[SWEEP_UPDATES][SWEEP_VECS], gate[SWEEP_VECS];
     const real *x0 = s->x[0], *x1 = s->x[1];
     const real *c[SWEEP_PRODUCTS] = {s->c[0], s->c[1], s->c[2], s->c[3]};
-    real *m = s->m + column, *carry = s->carry + (kind.carried ? column : 0);
+    real *m = s->m + column;
+    const real *base = s->base + (kind.based ? column : 0);
     UNROLL
     for (int v = 0; v < vecs; v++) {
         UNROLL
@@ -45,15 +47,10 @@ INLINE void sweep_tile(sweep_kind kind, int vecs, const sweep *s, int64_t column
         for (int p = 0; p < kind.products; p++) acc[p][v] = vset(0);
         if (kind.gated) gate[v] = vload(s->gate + column + v * LANES);
     }
-    for (int64_t i = 0; i < s->rows; i++, m += s->stride, carry += kind.carried ? s->stride : 0) {
+    for (int64_t i = 0; i < s->rows; i++, m += s->stride, base += kind.based ? s->stride : 0) {
         vec a[SWEEP_VECS];
         UNROLL
         for (int v = 0; v < vecs; v++) a[v] = vload(m + v * LANES);
-        vec before[SWEEP_VECS];
-        if (kind.carried) {
-            UNROLL
-            for (int v = 0; v < vecs; v++) before[v] = a[v], a[v] = vload(carry + v * LANES);
-        }
         if (kind.gated) {
             UNROLL
             for (int v = 0; v < vecs; v++) a[v] *= gate[v];
@@ -64,17 +61,13 @@ INLINE void sweep_tile(sweep_kind kind, int vecs, const sweep *s, int64_t column
             UNROLL
             for (int v = 0; v < vecs; v++) a[v] = kind.minus ? a[v] - x * y[u][v] : a[v] + x * y[u][v];
         }
-        if (kind.carried) {
-            UNROLL
-            for (int v = 0; v < vecs; v++) {
-                const vec after = before[v] + a[v];
-                vstore(carry + v * LANES, a[v] - (after - before[v]));
-                a[v] = after;
-            }
-        }
         if (kind.updates || kind.gated) {
             UNROLL
             for (int v = 0; v < vecs; v++) vstore(m + v * LANES, a[v]);
+        }
+        if (kind.based) {
+            UNROLL
+            for (int v = 0; v < vecs; v++) a[v] += vload(base + v * LANES);
         }
         UNROLL
         for (int p = 0; p < kind.products; p++) {
