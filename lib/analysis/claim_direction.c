@@ -121,7 +121,7 @@ static vla_status measure_routing(const history *h, const vla_problem *problem, 
         for (int64_t t = 0; t < T; t++) {
             step(&st, h, t);
             memcpy(keys + t * dk, st.kh, (size_t)dk * sizeof *keys);
-            for (int64_t s = 0; s < t; s++) {
+            for (int64_t s = 0; s < t && t >= T / 2; s++) { /* where there are both recent and older keys */
                 const double angle = fabs(dot(st.a, keys + s * dk, dk));
                 if (t - s <= recent) near += angle, nears += 1;
                 if (t - s > recent) far += angle, fars += 1;
@@ -207,6 +207,7 @@ vla_status vla_claim_routing(const vla_trial *trial, vla_error *error)
     vla_problem problem;
     vla_status status = VLA_OK;
     for (int i = 0; !status && vla_trial_source(trial, i, heads, d, VLA_VLA, T, &source, &problem); i++) {
+        if (source.kind == VLA_SOURCE_ISOTROPIC) continue; /* u = 0: no direction is ever penalised */
         problem.no_normalise = false;
         problem.refresh_period = 0;
         const int64_t seeds = vla_trial_seeds(trial, &source), count = seeds * source.heads;
@@ -367,7 +368,6 @@ static vla_status rule_change(const vla_trial *trial, vla_op op, const double *x
     v.tolerance = rounding;
     const bool changed = !(v.worst <= rounding);
     v.ruling = changed == paper ? VLA_HOLDS : VLA_REFUTED;
-    v.corrected = !paper;
     if (op == VLA_DELTA)
         snprintf(v.condition, sizeof v.condition,
                  "the delta rule writes along its key only: it is direction-selective");

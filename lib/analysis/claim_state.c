@@ -168,26 +168,40 @@ static vla_status rule_linear(const vla_trial *trial, const char *source, const 
     return vla_verdict_emit(trial, &v, error);
 }
 
+/* Rows and verdict of linear on one source. What linear sees of paper, tied and isotropic is the same when the features
+ * are: their curves are measured once and kept. */
+static vla_status linear_source(const vla_trial *trial, vla_source *source, const vla_problem *problem, curve *curves,
+                                bool measured, vla_error *error)
+{
+    const char *name = vla_trial_source_name(trial, source);
+    const bool given = source->kind == VLA_SOURCE_TENSORS;
+    const vla_op op = VLA_LINEAR;
+    vla_status status = VLA_OK;
+    for (int k = 0; k < (given ? 1 : 2) && !status; k++) {
+        set_values(source, (values)k);
+        if (!measured) status = run_curves(trial, source, problem, &op, 1, &curves[k], error);
+        if (!status) status = state_rows(trial, name, op, given ? GIVEN : (values)k, &curves[k], error);
+    }
+    return status ? status : rule_linear(trial, name, &curves[0], &curves[given ? 0 : 1], error);
+}
+
 vla_status vla_claim_state_growth(const vla_trial *trial, vla_error *error)
 {
-    const int64_t T = trial->T ? trial->T : 1000000, d = trial->d ? trial->d : 16,
-                  heads = trial->heads ? trial->heads : 4;
-    const vla_op op = VLA_LINEAR;
+    const int64_t T = trial->T ? trial->T : 1000000, d = trial->d ? trial->d : 16;
+    const int64_t heads = trial->heads ? trial->heads : 4;
     vla_source source;
     vla_problem problem;
+    curve shared[2] = {0};
+    bool measured = false;
     vla_status status = VLA_OK;
-    for (int i = 0; !status && vla_trial_source(trial, i, heads, d, op, T, &source, &problem); i++) {
-        const char *name = vla_trial_source_name(trial, &source);
-        const bool given = source.kind == VLA_SOURCE_TENSORS;
-        curve curves[2] = {0};
-        for (int k = 0; k < (given ? 1 : 2) && !status; k++) {
-            set_values(&source, (values)k);
-            status = run_curves(trial, &source, &problem, &op, 1, &curves[k], error);
-            if (!status) status = state_rows(trial, name, op, given ? GIVEN : (values)k, &curves[k], error);
-        }
-        if (!status) status = rule_linear(trial, name, &curves[0], &curves[given ? 0 : 1], error);
-        free_curves(curves, 2);
+    for (int i = 0; !status && vla_trial_source(trial, i, heads, d, VLA_LINEAR, T, &source, &problem); i++) {
+        const bool shares = source.kind != VLA_SOURCE_GAUSS && source.kind != VLA_SOURCE_TENSORS;
+        curve own[2] = {0};
+        status = linear_source(trial, &source, &problem, shares ? shared : own, shares && measured, error);
+        measured = measured || shares;
+        free_curves(own, 2);
     }
+    free_curves(shared, 2);
     return status;
 }
 

@@ -45,17 +45,22 @@ void vla_shell_word(char *to, size_t size, const char *text)
     to[at] = '\0';
 }
 
-/* PROGRAM --verify C --source S [--input DIR] [options] --part P --want value=X */
+/* PROGRAM --verify C --source S | --input DIR [options] --part P --want value=X */
 static void verify_line(const vla_trial *trial, const vla_verdict *v, char *line, size_t size)
 {
     char program[400], input[400];
     vla_shell_word(program, sizeof program, trial->program);
     vla_shell_word(input, sizeof input, trial->input ? trial->input : "");
     const bool tensors = !strcmp(v->source, "input");
-    const bool worst = !isfinite(v->value.value);
-    snprintf(line, size, "%s --verify %s %s %s%s%s --part %s --want %s=%.17g", program, v->claim,
+    char want[80];
+    if (isfinite(v->value.value) || isfinite(v->worst))
+        snprintf(want, sizeof want, "%s=%.17g", isfinite(v->value.value) ? "value" : "worst",
+                 isfinite(v->value.value) ? v->value.value : v->worst);
+    else
+        snprintf(want, sizeof want, "verdict='%s'", vla_ruling_name(v->ruling));
+    snprintf(line, size, "%s --verify %s %s %s%s%s --part %s --want %s", program, v->claim,
              tensors ? "--input" : "--source", tensors ? input : v->source, *trial->options ? " " : "", trial->options,
-             v->part, worst ? "worst" : "value", worst ? v->worst : v->value.value);
+             v->part, want);
 }
 
 bool vla_trial_wants(const vla_trial *trial, const char *part)
