@@ -20,7 +20,7 @@
 static const char *const source_names[] = {"paper", "gauss", "tied", "isotropic", "adversary", "all", NULL};
 static const char *const goal_names[] = {"jacobian", "product", "state", "isotropic", "all", NULL};
 
-enum { FIGURE_T = 100000 };
+enum { FIGURE_T = 30000 };
 
 typedef struct options {
     vla_common common;

@@ -22,6 +22,23 @@ static void two_by_two(void **state)
     assert_true(vla_jacobian_radius(&j) == 1);
 }
 
+/* g I - k k^T at g = 1/2: both singular values of the plane are 1/2, where p^2 + 4 g (g - c) would cancel. */
+static void closed_form_does_not_cancel(void **state)
+{
+    (void)state;
+    double k[7], J[49], norm = NAN;
+    vla_spectral *s = NULL;
+    assert_int_equal(vla_spectral_create(&s, 7, NULL, NULL), VLA_OK);
+    for (int i = 0; i < 7; i++) k[i] = (i + 1) / sqrt(140.0);
+    for (double off = 0; off < 1e-6; off = 10 * off + 1e-10) {
+        const vla_jacobian j = vla_jacobian_of(7, 0.5 + off, k, k);
+        vla_jacobian_dense(&j, J);
+        assert_int_equal(vla_spectral_norm(s, J, 7, &norm, NULL), VLA_OK);
+        assert_true(fabs(norm - vla_jacobian_norm(&j)) <= 1e-14);
+    }
+    vla_spectral_destroy(s);
+}
+
 static void closed_form_of_every_shape(void **state)
 {
     (void)state;
@@ -298,6 +315,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_by_two),
         cmocka_unit_test(closed_form_of_every_shape),
+        cmocka_unit_test(closed_form_does_not_cancel),
         cmocka_unit_test(every_operator_and_source_agrees_with_lapack),
         cmocka_unit_test(isotropic_norm_is_one),
         cmocka_unit_test(unnormalised_norm_grows_like_the_key),

@@ -1,4 +1,5 @@
 /* The figures of the stability analysis, drawn from records alone: the same from a run and from a file. */
+#include "lib/analysis/jacobian.h"
 #include "lib/analysis/survey.h"
 #include "lib/base/status.h"
 #include "lib/report/figure.h"
@@ -101,30 +102,70 @@ static void shape_caption(const gallery *g, const char *kind, const match *m, in
     }
 }
 
-/* |J_t| against t for every source: points by SVD, lines in closed form, and the line 1. */
+static bool starts(const char *text, const char *with)
+{
+    return !strncmp(text, with, strlen(with));
+}
+
+/* What no input exceeds at the shape of the first rows: |J_t| (single) or log10 of the product. */
+static points reach_of(const gallery *g, const points *like, const match *m, int count, bool single)
+{
+    points p = {malloc((size_t)(2 * like->count + 2) * sizeof *p.x), NULL, 0};
+    if (!p.x) return p;
+    p.y = p.x + like->count + 1;
+    const vla_record *r = NULL;
+    for (int64_t i = 0; i < g->rows->count && !r; i++)
+        if (fits(g->rows->rows[i], "jacobian", m, count)) r = g->rows->rows[i];
+    if (!r || vla_record_number(r, "refresh_period", 0) > 0) return p;
+    const int64_t d = (int64_t)vla_record_number(r, "dk", 1);
+    const double lambda0 = vla_record_number(r, "lambda0", 0.1);
+    for (; p.count < like->count; p.count++) {
+        const int64_t t = (int64_t)like->x[p.count];
+        p.x[p.count] = like->x[p.count];
+        p.y[p.count] = single ? vla_jacobian_norm_bound(d, lambda0, t) : vla_product_log_bound(d, lambda0, t) / log(10);
+    }
+    return p;
+}
+
+/* |J_t| against t for every source: lines in closed form, points by SVD, the line 1, and what no input exceeds. */
 static vla_status norms(const gallery *g)
 {
     const char *sources[MOST_NAMES];
     const match vla = {"op", "vla"};
     const int count = names_of(g, "jacobian", &vla, 1, "source", sources);
-    vla_series series[2 * MOST_NAMES];
-    points p[2 * MOST_NAMES];
-    char titles[MOST_NAMES][64], caption[160];
+    vla_series series[MOST_SERIES];
+    points p[MOST_SERIES], svd = {malloc((size_t)(2 * g->rows->count + 2) * sizeof *svd.x), NULL, 0};
+    if (!svd.x) return vla_fail(g->error, VLA_ERR_MEMORY, "figures: out of memory");
+    svd.y = svd.x + g->rows->count + 1;
+    char caption[160];
     int n = 0;
-    for (int i = 0; i < count && n + 2 <= MOST_SERIES; i++) {
+    for (int i = 0; i < count && n < MOST_SERIES - 2; i++) {
         const match m[] = {vla, {"source", sources[i]}};
-        snprintf(titles[i], sizeof titles[i], "%s: closed form", sources[i]);
+        if (starts(sources[i], "adversary")) continue;
+        points measured = points_of(g, "jacobian", m, 2, "t", "sigma");
+        for (int64_t at = i % 8; at < measured.count; at += 8) {
+            svd.x[svd.count] = measured.x[at];
+            svd.y[svd.count++] = measured.y[at];
+        }
+        free(measured.x);
         p[n] = points_of(g, "jacobian", m, 2, "t", "sigma_closed");
-        series[n] = (vla_series){titles[i], VLA_LINES, p[n].count, p[n].x, p[n].y, NULL, NULL};
+        series[n] = (vla_series){sources[i], VLA_LINES, p[n].count, p[n].x, p[n].y, NULL, NULL};
         n++;
-        p[n] = points_of(g, "jacobian", m, 2, "t", "sigma");
-        series[n] = (vla_series){i == 0 ? "SVD (points)" : NULL, VLA_POINTS, p[n].count, p[n].x, p[n].y, NULL, NULL};
+    }
+    const int lines = n;
+    if (lines > 0) {
+        series[n] = (vla_series){"by SVD", VLA_POINTS, svd.count, svd.x, svd.y, NULL, NULL};
+        p[n++] = svd;
+        p[n] = reach_of(g, &p[0], &vla, 1, true);
+        series[n] = (vla_series){"no input exceeds", VLA_DASHED, p[n].count, p[n].x, p[n].y, NULL, NULL};
         n++;
+    } else {
+        free(svd.x);
     }
     const double one = 1;
     shape_caption(g, "jacobian", &vla, 1, caption, sizeof caption);
     const vla_figure f = {.name = "jacobian-norm",
-                          .title = "Spectral norm of one VLA step",
+                          .title = "Spectral norm of one VLA step (lines: closed form)",
                           .x_label = "t (tokens)",
                           .y_label = "|J_t| (dimensionless)",
                           .series = series,
@@ -132,9 +173,31 @@ static vla_status norms(const gallery *g)
                           .horizontals = &one,
                           .horizontal_count = 1,
                           .caption = caption};
-    const vla_status status = n > 0 ? draw(g, &f) : VLA_OK;
+    const vla_status status = lines > 0 ? draw(g, &f) : VLA_OK;
     free_series(p, n);
     return status;
+}
+
+/* The gate of decay takes its product hundreds of decades down, where nothing else could be read: points below the
+ * frame of the other operators are left out. Returns the last value, to be told in the caption. */
+static double cut_below(points *p, double floor)
+{
+    const double last = p->count > 0 ? p->y[p->count - 1] : NAN;
+    for (int64_t i = 0; i < p->count; i++)
+        if (p->y[i] < floor) p->y[i] = NAN;
+    return last;
+}
+
+static double frame_floor(const points *p, const char *const *ops, int ops_count, int count)
+{
+    double low = 0, high = 0;
+    for (int i = 0; i < count; i++)
+        for (int64_t n = 0; n < p[i].count; n++) {
+            if (i < ops_count && !strcmp(ops[i], "decay")) continue;
+            if (isfinite(p[i].y[n])) low = fmin(low, p[i].y[n]);
+            if (isfinite(p[i].y[n])) high = fmax(high, p[i].y[n]);
+        }
+    return low - 0.5 * (high - low) - 1;
 }
 
 /* Log-norm of the product against t, one figure a source: every operator and the bounds. */
@@ -145,33 +208,43 @@ static vla_status products(const gallery *g, const char *source)
     const int count = names_of(g, "jacobian", &from, 1, "op", ops);
     vla_series series[MOST_SERIES];
     points p[MOST_SERIES];
-    int n = 0;
+    int n = 0, decay = -1;
     bool vla = false;
-    for (int i = 0; i < count && n < MOST_SERIES - 2; i++) {
-        const match m[] = {from, {"op", ops[i]}};
-        vla = vla || !strcmp(ops[i], "vla");
+    for (; n < count && n < MOST_SERIES - 2; n++) {
+        const match m[] = {from, {"op", ops[n]}};
+        vla = vla || !strcmp(ops[n], "vla");
+        if (!strcmp(ops[n], "decay")) decay = n;
         p[n] = points_of(g, "jacobian", m, 2, "t", "log10_product");
-        series[n] = (vla_series){ops[i], VLA_LINES, p[n].count, p[n].x, p[n].y, NULL, NULL};
-        n++;
     }
+    const int lines = n;
     const match m[] = {from, {"op", "vla"}};
     if (vla) {
-        p[n] = points_of(g, "jacobian", m, 2, "t", "log10_bound");
-        series[n] = (vla_series){"vla: determinant bound", VLA_DASHED, p[n].count, p[n].x, p[n].y, NULL, NULL};
-        n++;
-        p[n] = points_of(g, "jacobian", m, 2, "t", "log10_bound_sharp");
-        series[n] = (vla_series){"vla: sharper bound", VLA_DASHED, p[n].count, p[n].x, p[n].y, NULL, NULL};
-        n++;
+        p[n++] = points_of(g, "jacobian", m, 2, "t", "log10_bound_sharp");
+        p[n++] = reach_of(g, &p[0], m, 2, false);
     }
-    char name[80], title[120], caption[160];
+    char name[80], title[120], caption[200];
+    shape_caption(g, "jacobian", &from, 1, caption, sizeof caption);
+    const double floor = frame_floor(p, ops, lines, n), last = decay >= 0 ? cut_below(&p[decay], floor) : 0;
+    if (last < floor)
+        snprintf(caption + strlen(caption), sizeof caption - strlen(caption), "; decay leaves the frame, to %.3g",
+                 last);
+    for (int i = 0; i < n; i++)
+        series[i] = (vla_series){i < lines    ? ops[i]
+                                 : i == lines ? "vla: bound of this input"
+                                              : "vla: bound of every input",
+                                 i < lines ? VLA_LINES : VLA_DASHED,
+                                 p[i].count,
+                                 p[i].x,
+                                 p[i].y,
+                                 NULL,
+                                 NULL};
     const double zero = 0;
     snprintf(name, sizeof name, "product-%s", source);
     snprintf(title, sizeof title, "Product of state Jacobians, %s", source);
-    shape_caption(g, "jacobian", &from, 1, caption, sizeof caption);
     const vla_figure f = {.name = name,
                           .title = title,
                           .x_label = "t (tokens)",
-                          .y_label = "log_{10} |J_t ... J_1|",
+                          .y_label = "log10 |J_t ... J_1| (decades)",
                           .series = series,
                           .series_count = n,
                           .horizontals = &zero,
@@ -282,8 +355,16 @@ static vla_status unnormalised(const gallery *g)
                 q->x[q->count] = vla_record_number(r, "t", NAN);
                 q->y[q->count++] = vla_record_number(r, kind ? "log10_norm_of_product" : "log10_product_of_norms", NAN);
             }
-            snprintf(titles[n], sizeof titles[n], "d = %d, %s", widths[w], kind ? "product" : "norms");
-            series[n] = (vla_series){titles[n], kind ? VLA_LINES : VLA_DASHED, q->count, q->x, q->y, NULL, NULL};
+            snprintf(titles[n], sizeof titles[n], "d = %d", widths[w]);
+            series[n] = (vla_series){kind     ? titles[n]
+                                     : w == 0 ? "product of norms, same order"
+                                              : NULL,
+                                     kind ? VLA_LINES : VLA_DASHED,
+                                     q->count,
+                                     q->x,
+                                     q->y,
+                                     NULL,
+                                     NULL};
             n++;
         }
     bool any = false;
@@ -291,7 +372,7 @@ static vla_status unnormalised(const gallery *g)
     const vla_figure f = {.name = "unnormalised",
                           .title = "Growth without normalisation",
                           .x_label = "t (tokens)",
-                          .y_label = "log_{10}",
+                          .y_label = "log10 growth (decades)",
                           .series = series,
                           .series_count = n,
                           .caption = "lines: norm of the product; dashes: product of the norms; lambda0 = 10"};

@@ -8,18 +8,24 @@
 
 vla_jacobian vla_jacobian_of(int64_t dk, double g, const double *a, const double *k)
 {
-    vla_jacobian j = {dk, g, a, k, 0, 0};
+    vla_jacobian j = {dk, g, a, k, 0, 0, 0};
+    const double kk = cblas_ddot((int)dk, k, 1, k, 1), size = cblas_dnrm2((int)dk, k, 1);
     j.c = cblas_ddot((int)dk, a, 1, k, 1);
-    j.p = cblas_dnrm2((int)dk, a, 1) * cblas_dnrm2((int)dk, k, 1);
+    j.p = cblas_dnrm2((int)dk, a, 1) * size;
+    double off = 0;
+    const double along = kk > 0 ? j.c / kk : 0;
+    for (int64_t i = 0; i < dk; i++) off += (a[i] - along * k[i]) * (a[i] - along * k[i]);
+    j.s = sqrt(off) * size;
     return j;
 }
 
 /* On span(a, k) the two singular values have sum of squares 2 g^2 - 2 g c + p^2 and product |g (g - c)|; everywhere
- * else J is g I, which interlaces between them. p^2 + 4 g (g - c) >= (2 g - c)^2 >= 0 as p >= |c|. */
+ * else J is g I, which interlaces between them. The root of p^2 + 4 g (g - c) = (2 g - c)^2 + s^2 is taken in the
+ * second form: the first cancels where both are small (g = 1/2, a = k). */
 double vla_jacobian_norm(const vla_jacobian *j)
 {
     if (j->dk == 1) return fabs(j->g - j->c);
-    return 0.5 * (j->p + sqrt(fmax(0.0, j->p * j->p + 4 * j->g * (j->g - j->c))));
+    return 0.5 * (j->p + hypot(2 * j->g - j->c, j->s));
 }
 
 double vla_jacobian_radius(const vla_jacobian *j)

@@ -19,9 +19,10 @@ typedef struct vla_jacobian {
     const double *a, *k; /* [dk] */
     double c;            /* a.k */
     double p;            /* |a| |k| */
+    double s;            /* sqrt(p^2 - c^2), from the part of a at right angles to k: no cancellation */
 } vla_jacobian;
 
-/* Fills c and p. */
+/* Fills c, p and s. */
 vla_jacobian vla_jacobian_of(int64_t dk, double g, const double *a, const double *k);
 double vla_jacobian_norm(const vla_jacobian *j);
 double vla_jacobian_radius(const vla_jacobian *j);

@@ -356,11 +356,12 @@ vla_status vla_survey_adversary(const vla_survey *sv, vla_goal goal, vla_error *
     for (int64_t t = 0; t < sv->T_count && !status; t++)
         for (int64_t d = 0; d < sv->d_count && !status; d++) {
             vla_witness w;
-            char replay[1100];
+            char replay[1100], name[40];
+            snprintf(name, sizeof name, "adversary-%s", vla_goal_name(goal));
             status = vla_trial_witness(sv->trial, goal, VLA_VLA, sv->T[t], sv->dk[d], &w, replay, sizeof replay, error);
             if (status) return status;
             job j = {.survey = sv,
-                     .source_name = "adversary",
+                     .source_name = name,
                      .source = vla_witness_source(&w),
                      .problem = *sv->trial->base,
                      .replay = replay};

@@ -156,7 +156,7 @@ static vla_status product_norms(item *it, int64_t dk, vla_spectral *s, vla_error
     it->row.growth_rate = it->row.log_product / (double)it->row.t;
     if (it->row.singular_at) return VLA_OK;
     if ((status = vla_spectral_norm(s, it->inverse, dk, &norm, error))) return status;
-    it->row.log_sigma_min = -(it->inverse_scale + log(norm));
+    it->row.log_sigma_min = 0 - (it->inverse_scale + log(norm));
     return VLA_OK;
 }
 
