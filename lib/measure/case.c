@@ -177,7 +177,8 @@ bool vla_case_among(const vla_case *c, int64_t seed, const char *input, const vl
         const char *key = vla_record_text(probe, "key", "");
         for (int64_t i = 0; !found && i < rows->count; i++)
             found = !strcmp(vla_record_text(rows->rows[i], "key", "-"), key) &&
-                    !strcmp(vla_record_text(rows->rows[i], "kind", ""), "sample");
+                    !strcmp(vla_record_text(rows->rows[i], "kind", ""), "sample") &&
+                    strcmp(vla_record_text(rows->rows[i], "status", ""), "timeout");
     }
     vla_record_destroy(probe);
     return found;
