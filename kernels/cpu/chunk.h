@@ -11,7 +11,7 @@
 #define VLA_CPU_CHUNK_H
 #include <stdio.h>
 
-#include "kernels/cpu/panel.h"
+#include "kernels/cpu/block.h"
 #include "kernels/kernel.h"
 #include "lib/base/sizes.h"
 
@@ -22,8 +22,7 @@ typedef struct chunk_space {
     int64_t c, cp;          /* tokens of a chunk and their padding */
     real *A;                /* [kp][kp] */
     real *S, *carry;        /* [kp][vp]; carry: what rounding took from S (linear) */
-    double *n;              /* [kp] running sum of kf */
-    real *near_n;           /* [kp] n of the current token */
+    real *n, *n_carry;      /* [kp] running sum of kf, and what rounding took from it */
     real *rows;             /* [U] K Q, each [cp][kp] */
     real *panel;            /* [kp][3 cp or 2 cp]: rows transposed */
     real *kf;               /* [cp][kp] */
@@ -68,8 +67,8 @@ static __attribute__((unused)) int64_t chunk_carve(const vla_problem *p, int64_t
     s->A = matrix ? carve(base, &used, s->kp * s->kp, sizeof(real)) : NULL;
     s->S = carve(base, &used, s->kp * s->vp, sizeof(real));
     s->carry = p->op == VLA_LINEAR ? carve(base, &used, s->kp * s->vp, sizeof(real)) : NULL;
-    s->n = sum ? carve(base, &used, s->kp, sizeof(double)) : NULL;
-    s->near_n = sum ? carve(base, &used, s->kp, sizeof(real)) : NULL;
+    s->n = sum ? carve(base, &used, s->kp, sizeof(real)) : NULL;
+    s->n_carry = sum ? carve(base, &used, s->kp, sizeof(real)) : NULL;
     s->rows = carve(base, &used, kinds * s->cp * s->kp, sizeof(real));
     s->panel = carve(base, &used, kinds * s->cp * s->kp, sizeof(real));
     s->kf = penalty ? carve(base, &used, s->cp * s->kp, sizeof(real)) : NULL;
@@ -122,7 +121,10 @@ static __attribute__((unused)) void chunk_begin(const vla_call *call, int64_t he
     state_load(s->S, s->kp, s->vp, S ? S + head * s->dv * s->dk : NULL, s->dk, s->dv);
     if (s->A) matrix_load(s->A, s->kp, A ? A + head * s->dk * s->dk : NULL, s->dk, (real)(1 / call->problem->lambda0));
     if (s->carry) memset(s->carry, 0, (size_t)(s->kp * s->vp) * sizeof(real));
-    for (int64_t i = 0; s->n && i < s->kp; i++) s->n[i] = n && i < s->dk ? (double)n[head * s->dk + i] : 0;
+    if (!s->n) return;
+    memset(s->n, 0, (size_t)s->kp * sizeof(real));
+    memset(s->n_carry, 0, (size_t)s->kp * sizeof(real));
+    if (n) memcpy(s->n, n + head * s->dk, (size_t)s->dk * sizeof(real));
 }
 
 static __attribute__((unused)) void chunk_end(const vla_call *call, int64_t head, const chunk_space *s)
@@ -130,7 +132,7 @@ static __attribute__((unused)) void chunk_end(const vla_call *call, int64_t head
     const vla_tensors *t = call->tensors;
     if (t->S) state_store((real *)t->S + head * s->dv * s->dk, s->dk, s->dv, s->S, s->vp);
     if (s->A && t->A) matrix_store((real *)t->A + head * s->dk * s->dk, s->dk, s->A, s->kp);
-    for (int64_t i = 0; s->n && t->n && i < s->dk; i++) ((real *)t->n)[head * s->dk + i] = (real)s->n[i];
+    if (s->n && t->n) memcpy((real *)t->n + head * s->dk, s->n, (size_t)s->dk * sizeof(real));
 }
 
 /* The step count after the run. */
@@ -151,75 +153,91 @@ INLINE void zero_rows(real *rows, int64_t from, int64_t to, int64_t ld)
     if (from < to) memset(rows + from * ld, 0, (size_t)((to - from) * ld) * sizeof(real));
 }
 
-/* 1/(1 + exp(-x)) of up to BLOCK logits. */
+/* 1/(1 + exp(-x)) */
 INLINE real sigmoid(real x)
 {
     const double e = exp(-fabs((double)x));
     return (real)((x < 0 ? e : 1) / (1 + e));
 }
 
-/* Loads up to a chunk of tokens of an operator without penalty: rows K and Q, values in r, beta or gate in scalar (1 in
- * zero rows). linear keeps phi(k) itself. Ends before a token that is not finite; returns how many. */
-static __attribute__((unused)) int64_t load_keys(const vla_call *call, int64_t head, int64_t at, chunk_space *s)
+/* Features of the queries of the chunk's `tokens` tokens. A bad query reaches its own row only. */
+INLINE void load_queries(const vla_call *call, int64_t head, int64_t at, int64_t tokens, const chunk_space *s, real *q)
+{
+    const vla_problem *p = call->problem;
+    for (int64_t b = 0; b < tokens; b += BLOCK) {
+        const real *x = token_row(call->tensors->q, p, head, at + b, s->dk);
+        const int64_t rows = tokens - b < BLOCK ? tokens - b : BLOCK;
+        if (p->qk_l2)
+            block_unit(p->features, x, s->dk, rows, s->kp, 1, q + b * s->kp, q + b * s->kp);
+        else
+            block_rows(p->features, x, s->dk, rows, s->kp, q + b * s->kp);
+    }
+    zero_rows(q, tokens, s->cp, s->kp);
+}
+
+INLINE int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Keys, values and logits of an operator without penalty for tokens b .. b + rows of the chunk; returns the first that
+ * is not finite, or rows. */
+static __attribute__((unused)) int64_t load_key_block(const vla_call *call, int64_t head, int64_t at, int64_t b,
+                                                      int64_t rows, const chunk_space *s)
 {
     const vla_problem *p = call->problem;
     const vla_tensors *t = call->tensors;
-    const int64_t kp = s->kp, cp = s->cp, length = p->T - at < s->c ? p->T - at : s->c;
+    const real *k = token_row(t->k, p, head, at + b, s->dk), *v = token_row(t->v, p, head, at + b, s->dv);
     const real *logits = p->op == VLA_DELTA ? t->b : p->op == VLA_DECAY && p->gate == VLA_GATE_TOKEN ? t->g : NULL;
-    int64_t n = 0;
-    for (; n < length; n++) {
-        const real *k = token_row(t->k, p, head, at + n, s->dk), *v = token_row(t->v, p, head, at + n, s->dv);
-        bool finite = p->op == VLA_LINEAR ? feature_row(p->features, k, s->dk, kp, s->rows + n * kp)
-                                          : feature_unit_row(p->features, k, s->dk, kp, 1, s->rows + n * kp);
-        finite &= row_load(v, s->dv, s->vp, s->r + n * s->vp);
-        if (logits) {
-            s->scalar[n] = sigmoid(logits[head * p->T + at + n]);
-            finite &= s->scalar[n] == s->scalar[n];
-        }
-        if (!finite && n > 0) break;
+    real *key = s->rows + b * s->kp;
+    int64_t good = p->op == VLA_LINEAR ? block_rows(p->features, k, s->dk, rows, s->kp, key)
+                                       : block_unit(p->features, k, s->dk, rows, s->kp, 1, key, key);
+    good = least(good, block_rows(VLA_IDENTITY, v, s->dv, rows, s->vp, s->r + b * s->vp));
+    for (int64_t i = 0; logits && i < rows; i++) {
+        s->scalar[b + i] = sigmoid(logits[head * p->T + at + b + i]);
+        if (s->scalar[b + i] != s->scalar[b + i]) good = least(good, i);
     }
-    for (int64_t i = 0; i < n; i++)
-        feature_query(p->features, p->qk_l2, token_row(t->q, p, head, at + i, s->dk), s->dk, kp,
-                      s->rows + (cp + i) * kp);
-    for (int64_t i = n; i < cp; i++) s->scalar[i] = 1;
-    zero_rows(s->rows, n, cp, kp);
-    zero_rows(s->rows + cp * kp, n, cp, kp);
-    zero_rows(s->r, n, cp, s->vp);
-    panel_transpose(s->rows, kp, 2 * cp, kp, s->panel, 2 * cp);
+    return good;
+}
+
+/* Loads up to a chunk of tokens of an operator without penalty: rows K and Q, values in r, beta or gate in scalar (1 in
+ * zero rows). linear keeps phi(k) itself. Ends before a token that is not finite, unless that is the first; returns how
+ * many. */
+static __attribute__((unused)) int64_t load_keys(const vla_call *call, int64_t head, int64_t at, chunk_space *s)
+{
+    const int64_t length = least(call->problem->T - at, s->c);
+    int64_t n = 0, rows = 0, good = 0;
+    for (; n < length && good == rows; n += good) {
+        rows = least(length - n, BLOCK);
+        good = load_key_block(call, head, at, n, rows, s);
+    }
+    n = n > 0 ? n : 1;
+    load_queries(call, head, at, n, s, s->rows + s->cp * s->kp);
+    for (int64_t i = n; i < s->cp; i++) s->scalar[i] = 1;
+    zero_rows(s->rows, n, s->cp, s->kp);
+    zero_rows(s->r, n, s->cp, s->vp);
+    panel_transpose(s->rows, s->kp, 2 * s->cp, s->kp, s->panel, 2 * s->cp);
     return n;
 }
 
-/* o rows of the chunk: y scaled by 1/den where den is given. den: NULL for plain output. */
-INLINE void chunk_output(const vla_call *call, int64_t head, int64_t at, int64_t tokens, const chunk_space *s, real *y,
-                         const real *den)
+/* o rows of the chunk: y, divided by den where it is given (NULL: plain output). */
+static __attribute__((unused)) void chunk_output(const vla_call *call, int64_t head, int64_t at, int64_t tokens,
+                                                 const chunk_space *s, const real *y, const real *den)
 {
     real *o = (real *)call->tensors->o + (head * call->problem->T + at) * s->dv;
-    for (int64_t i = 0; i < tokens; i++) {
-        if (den) row_scale(y + i * s->vp, y + i * s->vp, s->vp, 1 / den[i]);
-        row_store(o + i * s->dv, y + i * s->vp, s->dv);
+    for (int64_t i = 0; i < tokens; i++, o += s->dv, y += s->vp) {
+        const real factor = den ? 1 / den[i] : 1;
+        int64_t j = 0;
+        for (; j + LANES <= s->dv; j += LANES) vstore(o + j, vload(y + j) * factor);
+        for (; j < s->dv; j++) o[j] = y[j] * factor;
     }
 }
 
-/* Adds the chunk's kf to n and fills den[i] = max(n_i . qf_i, eps), n_i being n after token i. Within the chunk the sum
- * runs in real, between chunks in double, so that rounding does not pile up over millions of tokens. */
-INLINE void chunk_ratio(chunk_space *s, const real *kf, const real *q, int64_t tokens, real *den)
+/* Adds the chunk's kf to n and fills den[i] = max(n_i . qf_i, eps). */
+INLINE void chunk_ratio(const chunk_space *s, const real *kf, const real *q, real *den)
 {
-    for (int64_t j = 0; j < s->kp; j++) s->near_n[j] = (real)s->n[j];
-    for (int64_t i = 0; i < tokens; i++) {
-        vec sum = vset(0);
-        for (int64_t j = 0; j < s->kp; j += LANES) {
-            const vec n = vload(s->near_n + j) + vload(kf + i * s->kp + j);
-            vstore(s->near_n + j, n);
-            sum += n * vload(q + i * s->kp + j);
-        }
-        const real x = vsum(sum);
-        den[i] = x < (real)VLA_RATIO_EPS ? (real)VLA_RATIO_EPS : x; /* NaN stays */
-    }
-    for (int64_t j = 0; j < s->kp; j++) {
-        real sum = 0;
-        for (int64_t i = 0; i < tokens; i++) sum += kf[i * s->kp + j];
-        s->n[j] += (double)sum;
-    }
+    for (int64_t b = 0; b < s->cp; b += BLOCK)
+        block_ratio(s->n, s->n_carry, kf + b * s->kp, q + b * s->kp, s->kp, den + b);
 }
 
 /* A kernel's head task: advances over the head's tokens with `step`, which does as many as it can from `at` and returns

@@ -27,6 +27,15 @@
 #define SQUARES_HIGH 1e37f
 #endif
 
+INLINE real real_sqrt(real x)
+{
+#if VLA_REAL_BITS == 64
+    return sqrt(x);
+#else
+    return sqrtf(x);
+#endif
+}
+
 INLINE vec vabs(vec x)
 {
     const ireal sign = (ireal)((ireal)1 << (VLA_REAL_BITS - 2)); /* half the sign bit: shifting it in would overflow */
@@ -51,14 +60,15 @@ INLINE vec vkeep(vec x, int64_t count)
     return (vec)((ivec)x & mask);
 }
 
+/* max(x, 0) + exp(min(x, 0)); exp(0) is exactly 1, and NaN passes through both. */
 INLINE vec phi_elu1(vec x)
 {
-    return vselect(x > 0, x + 1, vexp(x));
-} /* NaN takes exp's side and stays NaN */
+    return vmax(vset(0), x) + vexp_nonpositive(vmin(vset(0), x));
+}
 
 INLINE vec phi_silu(vec x)
 {
-    const vec e = vexp(-vabs(x));
+    const vec e = vexp_nonpositive(-vabs(x));
     return x * vselect(x < 0, e, vset(1)) / (e + 1);
 }
 
@@ -72,8 +82,8 @@ INLINE void row_zero_from(real *out, int64_t from, int64_t width)
     for (int64_t i = from; i < width; i += LANES) vstore(out + i, vset(0));
 }
 
-/* out = phi(x); returns the sum of squares as far as `real` can hold it. */
-INLINE real row_phi(vla_features features, const real *x, int64_t n, int64_t width, real *out)
+/* out = phi(x); returns the lanes' sums of squares as far as `real` can hold them. */
+INLINE vec row_phi(vla_features features, const real *x, int64_t n, int64_t width, real *out)
 {
     const int64_t whole = n / LANES * LANES;
     vec squares = vset(0);
@@ -88,7 +98,7 @@ INLINE real row_phi(vla_features features, const real *x, int64_t n, int64_t wid
         vstore(out + whole, y);
     }
     row_zero_from(out, whole < n ? whole + LANES : whole, width);
-    return vsum(squares);
+    return squares;
 }
 
 INLINE void row_scale(real *out, const real *x, int64_t width, real factor)
@@ -145,7 +155,7 @@ static __attribute__((noinline, unused)) bool row_unit_scaled(vla_features featu
 /* out = phi(x). Unlike the unit rows this may hold infinities; returns whether all elements are finite. */
 INLINE bool feature_row(vla_features features, const real *x, int64_t n, int64_t width, real *out)
 {
-    const real squares = row_phi(features, x, n, width, out);
+    const real squares = vsum(row_phi(features, x, n, width, out));
     if (squares <= SQUARES_HIGH) return true;
     vec zero = vset(0);
     for (int64_t i = 0; i < width; i += LANES) zero += vload(out + i) * 0;
@@ -155,18 +165,18 @@ INLINE bool feature_row(vla_features features, const real *x, int64_t n, int64_t
 /* out = scale unit(phi(x)). */
 INLINE bool feature_unit_row(vla_features features, const real *x, int64_t n, int64_t width, real scale, real *out)
 {
-    const real squares = row_phi(features, x, n, width, out);
+    const real squares = vsum(row_phi(features, x, n, width, out));
     if (!(squares >= SQUARES_LOW && squares <= SQUARES_HIGH)) return row_unit_scaled(features, x, n, width, scale, out);
-    row_scale(out, out, width, scale / (real)sqrt((double)squares));
+    row_scale(out, out, width, scale / real_sqrt(squares));
     return true;
 }
 
 /* kf = phi(k) and kh = unit(kf) of one raw key. */
 INLINE bool feature_key(vla_features features, const real *k, int64_t n, int64_t width, real *kf, real *kh)
 {
-    const real squares = row_phi(features, k, n, width, kf);
+    const real squares = vsum(row_phi(features, k, n, width, kf));
     if (!(squares >= SQUARES_LOW && squares <= SQUARES_HIGH)) return row_unit_scaled(features, k, n, width, 1, kh);
-    row_scale(kh, kf, width, 1 / (real)sqrt((double)squares));
+    row_scale(kh, kf, width, 1 / real_sqrt(squares));
     return true;
 }
 
@@ -176,10 +186,15 @@ INLINE bool feature_query(vla_features features, bool l2, const real *q, int64_t
     return l2 ? feature_unit_row(features, q, n, width, 1, qf) : feature_row(features, q, n, width, qf);
 }
 
+INLINE real penalty_scale(int64_t dk)
+{
+    return (real)(1 / sqrt((double)dk));
+}
+
 /* uh = unit(u)/sqrt(dk) of one raw penalty row (or raw key where u is absent). */
 INLINE bool feature_penalty(const real *u, int64_t n, int64_t width, real *uh)
 {
-    return feature_unit_row(VLA_IDENTITY, u, n, width, (real)(1 / sqrt((double)n)), uh);
+    return feature_unit_row(VLA_IDENTITY, u, n, width, penalty_scale(n), uh);
 }
 
 /* out = x, zero-padded; returns whether all elements are finite. */

@@ -29,7 +29,7 @@ static int64_t step(const vla_call *call, int64_t head, int64_t at, chunk_space 
     panel_gram(key, kp, cp, s->panel + cp - spare, 2 * cp, dk, cp + spare, s->gram, 2 * cp);
     apply_lower(qs, vp, s->r, vp, cp, vp, s->gram + spare, 1, 2 * cp, 1);
     panel_update_carry(s->S, s->carry, vp, BLOCKS(dk), vp, key, kp, s->r, vp, cp);
-    chunk_ratio(s, key, key + cp * kp, n, den);
+    chunk_ratio(s, key, key + cp * kp, den);
     chunk_output(call, head, at, n, s, qs, den);
     return n;
 }

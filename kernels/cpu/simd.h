@@ -11,6 +11,9 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
 
 #if defined(VLA_ISA_avx512)
 #define VLA_VEC_BYTES 64
@@ -48,6 +51,9 @@ typedef int32_t ireal;
 
 typedef real vec __attribute__((vector_size(VLA_VEC_BYTES)));
 typedef real vecu __attribute__((vector_size(VLA_VEC_BYTES), aligned(sizeof(real)), may_alias));
+typedef real real2 __attribute__((vector_size(2 * sizeof(real))));
+typedef real real4 __attribute__((vector_size(4 * sizeof(real))));
+typedef real real8 __attribute__((vector_size(8 * sizeof(real))));
 typedef ireal ivec __attribute__((vector_size(VLA_VEC_BYTES)));
 
 enum { LANES = VLA_VEC_BYTES / (int)sizeof(real) };
@@ -78,36 +84,57 @@ INLINE vec vselect(ivec mask, vec a, vec b)
 {
     return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
 }
-/* NaN in either operand gives b: put the value that must survive second. */
+/* NaN in either operand gives b: put the value that must survive second. The x86 instructions have the same rule. */
+#if defined(__AVX512F__) && VLA_VEC_BYTES == 64
+#define VLA_VEC_MINMAX(OP, a, b)                                             \
+    (VLA_REAL_BITS == 64 ? (vec)_mm512_##OP##_pd((__m512d)(a), (__m512d)(b)) \
+                         : (vec)_mm512_##OP##_ps((__m512)(a), (__m512)(b)))
+#elif defined(__AVX__) && VLA_VEC_BYTES == 32
+#define VLA_VEC_MINMAX(OP, a, b)                                             \
+    (VLA_REAL_BITS == 64 ? (vec)_mm256_##OP##_pd((__m256d)(a), (__m256d)(b)) \
+                         : (vec)_mm256_##OP##_ps((__m256)(a), (__m256)(b)))
+#elif defined(__SSE2__)
+#define VLA_VEC_MINMAX(OP, a, b)                                          \
+    (VLA_REAL_BITS == 64 ? (vec)_mm_##OP##_pd((__m128d)(a), (__m128d)(b)) \
+                         : (vec)_mm_##OP##_ps((__m128)(a), (__m128)(b)))
+#endif
 INLINE vec vmax(vec a, vec b)
 {
+#if defined(VLA_VEC_MINMAX)
+    return VLA_VEC_MINMAX(max, a, b);
+#else
     return vselect(a > b, a, b);
+#endif
 }
 INLINE vec vmin(vec a, vec b)
 {
+#if defined(VLA_VEC_MINMAX)
+    return VLA_VEC_MINMAX(min, a, b);
+#else
     return vselect(a < b, a, b);
+#endif
 }
 
-/* Sum of the lanes, halves added to halves: folded to 16 bytes in registers, which no compiler finds in a loop. */
+/* Sum of the lanes, halves first. */
 INLINE real vsum(vec x)
 {
-    typedef real quad __attribute__((vector_size(16)));
-    union {
-        vec whole;
-        quad part[VLA_VEC_BYTES / 16];
-    } u = {x};
-#if VLA_VEC_BYTES == 64
-    const quad sum = (u.part[0] + u.part[2]) + (u.part[1] + u.part[3]);
-#elif VLA_VEC_BYTES == 32
-    const quad sum = u.part[0] + u.part[1];
-#else
-    const quad sum = u.part[0];
+#if VLA_VEC_BYTES / (VLA_REAL_BITS / 8) == 16
+    const real8 x8 = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+                     __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+#elif VLA_VEC_BYTES / (VLA_REAL_BITS / 8) == 8
+    const real8 x8 = x;
 #endif
-#if VLA_REAL_BITS == 64
-    return sum[0] + sum[1];
-#else
-    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+#if VLA_VEC_BYTES / (VLA_REAL_BITS / 8) >= 8
+    const real4 x4 = __builtin_shufflevector(x8, x8, 0, 1, 2, 3) + __builtin_shufflevector(x8, x8, 4, 5, 6, 7);
+#elif VLA_VEC_BYTES / (VLA_REAL_BITS / 8) == 4
+    const real4 x4 = x;
 #endif
+#if VLA_VEC_BYTES / (VLA_REAL_BITS / 8) >= 4
+    const real2 x2 = __builtin_shufflevector(x4, x4, 0, 1) + __builtin_shufflevector(x4, x4, 2, 3);
+#else
+    const real2 x2 = x;
+#endif
+    return x2[0] + x2[1];
 }
 
 /* exp(x), about 1 ulp; 0 below the smallest normal's logarithm, infinity above the largest; NaN stays NaN.
@@ -142,6 +169,34 @@ INLINE vec vexp(vec x)
     const vec s1 = (vec)((half + BIAS) << MANTISSA), s2 = (vec)((e - half + BIAS) << MANTISSA);
     const vec y = p * s1 * s2;
     return vselect(x < low, vset(0), y);
+}
+
+/* exp(x) for x <= 0 (and NaN), about 1 ulp; 0 below the smallest normal's logarithm. Cheaper than vexp: 2^n is never
+ * out of range, and the shift that rounds to an integer carries the exponent's bias. */
+INLINE vec vexp_nonpositive(vec x)
+{
+#if VLA_REAL_BITS == 64
+    const real shift = 0x1.8p52 + 1023, low = -708.39;
+    const real ln2_hi = 0x1.62e42feep-1, ln2_lo = 0x1.a39ef35793c76p-33;
+    const real c[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0,
+                      1.0 / 362880.0,     1.0 / 40320.0,     1.0 / 5040.0,     1.0 / 720.0,
+                      1.0 / 120.0,        1.0 / 24.0,        1.0 / 6.0,        0.5};
+    enum { MANTISSA = 52 };
+#else
+    const real shift = 0x1.8p23f + 127, low = -87.33f;
+    const real ln2_hi = 0x1.62e4p-1f, ln2_lo = 0x1.7f7d1cp-20f;
+    const real c[] = {1.0f / 5040.0f, 1.0f / 720.0f, 1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f, 0.5f};
+    enum { MANTISSA = 23 };
+#endif
+    const vec big = x * (real)1.44269504088896340736 + shift, n = big - shift;
+    vec r = x - n * ln2_hi;
+    r = r - n * ln2_lo;
+    vec p = vset(c[0]);
+    UNROLL
+    for (int i = 1; i < (int)(sizeof c / sizeof c[0]); i++) p = p * r + c[i];
+    p = p * (r * r) + (r + (real)1);
+    const vec y = p * (vec)((ivec)big << MANTISSA);
+    return (vec)((ivec)y & ~(x < low));
 }
 
 #endif

@@ -37,37 +37,38 @@ static int64_t chunk_length(const vla_call *call, int64_t at, int64_t tokens, bo
     return length;
 }
 
-static bool load_token(const vla_call *call, int64_t head, int64_t at, int64_t i, chunk_space *s)
+/* Penalties, keys and values of tokens b .. b + rows of the chunk; returns the first that is not finite, or rows. */
+static int64_t load_block(const vla_call *call, int64_t head, int64_t at, int64_t b, int64_t rows, const chunk_space *s)
 {
     const vla_problem *p = call->problem;
     const vla_tensors *t = call->tensors;
-    const int64_t kp = s->kp, cp = s->cp;
-    const real *k = token_row(t->k, p, head, at + i, s->dk);
-    const real *u = t->u ? token_row(t->u, p, head, at + i, s->dk) : k;
-    real *key = s->rows + (cp + i) * kp, *kf = s->kf + i * kp;
-    bool finite = feature_penalty(u, s->dk, kp, s->rows + i * kp);
+    const int64_t kp = s->kp, dk = s->dk;
+    const real *k = token_row(t->k, p, head, at + b, dk), *v = token_row(t->v, p, head, at + b, s->dv);
+    const real *u = t->u ? token_row(t->u, p, head, at + b, dk) : k;
+    real *penalty = s->rows + b * kp, *key = s->rows + (s->cp + b) * kp, *kf = s->kf + b * kp;
+    int64_t good = block_unit(VLA_IDENTITY, u, dk, rows, kp, penalty_scale(dk), penalty, penalty);
     if (p->no_normalise) {
-        finite &= feature_row(p->features, k, s->dk, kp, kf);
-        memcpy(key, kf, (size_t)kp * sizeof(real));
+        good = least(good, block_rows(p->features, k, dk, rows, kp, kf));
+        memcpy(key, kf, (size_t)(rows * kp) * sizeof(real));
     } else {
-        finite &= feature_key(p->features, k, s->dk, kp, kf, key);
+        good = least(good, block_unit(p->features, k, dk, rows, kp, 1, kf, key));
     }
-    finite &= row_load(token_row(t->v, p, head, at + i, s->dv), s->dv, s->vp, s->r + i * s->vp);
-    return finite;
+    return least(good, block_rows(VLA_IDENTITY, v, s->dv, rows, s->vp, s->r + b * s->vp));
 }
 
-/* Loads up to `length` tokens, ending before one that is not finite; returns how many. */
+/* Loads up to `length` tokens, ending before one that is not finite unless that is the first; returns how many. */
 static int64_t load_chunk(const vla_call *call, int64_t head, int64_t at, int64_t length, chunk_space *s)
 {
-    const vla_problem *p = call->problem;
     const int64_t kp = s->kp, cp = s->cp;
-    int64_t n = 0;
-    for (; n < length; n++)
-        if (!load_token(call, head, at, n, s) && n > 0) break;
-    for (int64_t i = 0; i < n; i++)
-        feature_query(p->features, p->qk_l2, token_row(call->tensors->q, p, head, at + i, s->dk), s->dk, kp,
-                      s->rows + (2 * cp + i) * kp);
-    for (int64_t kind = 0; kind < 3; kind++) zero_rows(s->rows + kind * cp * kp, n, cp, kp);
+    int64_t n = 0, rows = 0, good = 0;
+    for (; n < length && good == rows; n += good) {
+        rows = least(length - n, BLOCK);
+        good = load_block(call, head, at, n, rows, s);
+    }
+    n = n > 0 ? n : 1;
+    load_queries(call, head, at, n, s, s->rows + 2 * cp * kp);
+    zero_rows(s->rows, n, cp, kp);
+    zero_rows(s->rows + cp * kp, n, cp, kp);
     zero_rows(s->kf, n, cp, kp);
     zero_rows(s->r, n, cp, s->vp);
     panel_transpose(s->rows, kp, 3 * cp, kp, s->panel, 3 * cp);
@@ -75,20 +76,12 @@ static int64_t load_chunk(const vla_call *call, int64_t head, int64_t at, int64_
 }
 
 /* a = unit(x), or x itself without normalisation. */
-static void make_alpha(const vla_problem *p, const real *x, int64_t tokens, const chunk_space *s)
+static void make_alpha(const vla_problem *p, const real *x, const chunk_space *s)
 {
-    if (p->no_normalise) {
-        memcpy(s->a, x, (size_t)(tokens * s->kp) * sizeof(real));
-        return;
-    }
-    for (int64_t i = 0; i < tokens; i++) {
-        const real *row = x + i * s->kp;
-        const real squares = row_dot(row, row, s->kp);
-        if (squares >= SQUARES_LOW && squares <= SQUARES_HIGH)
-            row_scale(s->a + i * s->kp, row, s->kp, 1 / (real)sqrt((double)squares));
-        else
-            row_unit_scaled(VLA_IDENTITY, row, s->dk, s->kp, 1, s->a + i * s->kp);
-    }
+    if (p->no_normalise)
+        memcpy(s->a, x, (size_t)(s->cp * s->kp) * sizeof(real));
+    else
+        for (int64_t b = 0; b < s->cp; b += BLOCK) block_normalise(x + b * s->kp, s->dk, s->kp, s->a + b * s->kp);
 }
 
 /* From A at the start of the chunk: a for every token, and A at its end. */
@@ -113,7 +106,7 @@ static void advance_penalty(const vla_problem *p, int64_t tokens, bool refresh, 
             s->A[i * kp + i] += e;
         }
     }
-    make_alpha(p, x, cp, s);
+    make_alpha(p, x, s);
 }
 
 /* From a and S: the outputs (in ks + cp rows) and S at the end of the chunk. */
@@ -138,7 +131,7 @@ static int64_t step(const vla_call *call, int64_t head, int64_t at, chunk_space 
     real den[CHUNK_MAX];
     advance_penalty(p, n, refresh && n == length, s);
     advance_state(s);
-    chunk_ratio(s, s->kf, s->rows + 2 * s->cp * s->kp, n, den);
+    chunk_ratio(s, s->kf, s->rows + 2 * s->cp * s->kp, den);
     chunk_output(call, head, at, n, s, s->ks + s->cp * s->vp, p->output == VLA_PLAIN ? NULL : den);
     if (call->tensors->alpha) {
         real *alpha = (real *)call->tensors->alpha + (head * p->T + at) * s->dk;
