@@ -148,6 +148,34 @@ INLINE const real *token_row(const void *tensor, const vla_problem *p, int64_t h
     return (const real *)tensor + (head * p->T + at) * width;
 }
 
+INLINE int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Asks for the rows of the next chunk, a chunk ahead: a stream that is touched once in thousands of cycles is not kept
+ * alive by the hardware's prefetchers. */
+static __attribute__((noinline, unused)) void prefetch_rows(const void *tensor, const vla_problem *p, int64_t head,
+                                                            int64_t at, int64_t tokens, int64_t width)
+{
+    const int64_t rows = least(tokens, p->T - at);
+    if (!tensor || rows <= 0) return;
+    const char *from = (const char *)token_row(tensor, p, head, at, width);
+    for (int64_t byte = 0; byte < rows * width * (int64_t)sizeof(real); byte += 64)
+        __builtin_prefetch(from + byte, 0, 2);
+}
+
+static __attribute__((unused)) void prefetch_chunk(const vla_call *call, int64_t head, int64_t at, const chunk_space *s)
+{
+    const vla_problem *p = call->problem;
+    const vla_tensors *t = call->tensors;
+    prefetch_rows(t->q, p, head, at, s->c, s->dk);
+    prefetch_rows(t->k, p, head, at, s->c, s->dk);
+    prefetch_rows(t->v, p, head, at, s->c, s->dv);
+    if (op_has_penalty(p->op)) prefetch_rows(t->u, p, head, at, s->c, s->dk);
+    prefetch_rows(t->o, p, head, at, s->c, s->dv);
+}
+
 INLINE void zero_rows(real *rows, int64_t from, int64_t to, int64_t ld)
 {
     if (from < to) memset(rows + from * ld, 0, (size_t)((to - from) * ld) * sizeof(real));
@@ -173,11 +201,6 @@ INLINE void load_queries(const vla_call *call, int64_t head, int64_t at, int64_t
             block_rows(p->features, x, s->dk, rows, s->kp, q + b * s->kp);
     }
     zero_rows(q, tokens, s->cp, s->kp);
-}
-
-INLINE int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 /* Keys, values and logits of an operator without penalty for tokens b .. b + rows of the chunk; returns the first that
@@ -217,6 +240,7 @@ static __attribute__((unused)) int64_t load_keys(const vla_call *call, int64_t h
     zero_rows(s->rows, n, s->cp, s->kp);
     zero_rows(s->r, n, s->cp, s->vp);
     panel_transpose(s->rows, s->kp, 2 * s->cp, s->kp, s->panel, 2 * s->cp);
+    prefetch_chunk(call, head, at + n, s);
     return n;
 }
 

@@ -140,11 +140,11 @@ static __attribute__((noinline, unused)) void panel_gram(const real *x, int64_t 
 
 /* One tile of m = scale m + sign x^T y, x [count][ldx], y [count][ldy]. */
 INLINE void tile_update(real *m, int64_t ldm, const real *x, int64_t ldx, const real *y, int64_t ldy, int64_t count,
-                        const int vecs, const int sign, const real *scale)
+                        const int rows, const int vecs, const int sign, const real *scale)
 {
-    vec sum[TILE_ROWS][TILE_VECS];
+    vec sum[BLOCK][4];
     UNROLL
-    for (int r = 0; r < TILE_ROWS; r++) {
+    for (int r = 0; r < rows; r++) {
         UNROLL
         for (int j = 0; j < vecs; j++) {
             sum[r][j] = vload(m + r * ldm + j * LANES);
@@ -154,11 +154,11 @@ INLINE void tile_update(real *m, int64_t ldm, const real *x, int64_t ldx, const 
     for (int64_t block = 0; block < count; block += BLOCK) {
         UNROLL
         for (int c = 0; c < BLOCK; c++) {
-            vec b[TILE_VECS];
+            vec b[4];
             UNROLL
             for (int j = 0; j < vecs; j++) b[j] = vload(y + (block + c) * ldy + j * LANES);
             UNROLL
-            for (int r = 0; r < TILE_ROWS; r++) {
+            for (int r = 0; r < rows; r++) {
                 const vec a = vset(x[(block + c) * ldx + r]);
                 UNROLL
                 for (int j = 0; j < vecs; j++) {
@@ -171,7 +171,7 @@ INLINE void tile_update(real *m, int64_t ldm, const real *x, int64_t ldx, const 
         }
     }
     UNROLL
-    for (int r = 0; r < TILE_ROWS; r++) {
+    for (int r = 0; r < rows; r++) {
         UNROLL
         for (int j = 0; j < vecs; j++) vstore(m + r * ldm + j * LANES, sum[r][j]);
     }
@@ -180,11 +180,18 @@ INLINE void tile_update(real *m, int64_t ldm, const real *x, int64_t ldx, const 
 INLINE void update_tiles(real *m, int64_t ldm, int64_t rows, int64_t width, const real *x, int64_t ldx, const real *y,
                          int64_t ldy, int64_t count, const int sign, const real *scale)
 {
+    if (VLA_VEC_REGISTERS >= 32 && width % (4 * LANES) == 0) { /* fewer, longer streams of rows */
+        for (int64_t r = 0; r < rows; r += 4)
+            for (int64_t j = 0; j < width; j += 4 * LANES)
+                tile_update(m + r * ldm + j, ldm, x + r, ldx, y + j, ldy, count, 4, 4, sign, scale);
+        return;
+    }
     for (int64_t r = 0; r < rows; r += TILE_ROWS) {
         int64_t j = 0;
         for (; j + TILE_VECS * LANES <= width; j += TILE_VECS * LANES)
-            tile_update(m + r * ldm + j, ldm, x + r, ldx, y + j, ldy, count, TILE_VECS, sign, scale);
-        for (; j < width; j += LANES) tile_update(m + r * ldm + j, ldm, x + r, ldx, y + j, ldy, count, 1, sign, scale);
+            tile_update(m + r * ldm + j, ldm, x + r, ldx, y + j, ldy, count, TILE_ROWS, TILE_VECS, sign, scale);
+        for (; j < width; j += LANES)
+            tile_update(m + r * ldm + j, ldm, x + r, ldx, y + j, ldy, count, TILE_ROWS, 1, sign, scale);
     }
 }
 

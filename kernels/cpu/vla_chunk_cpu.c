@@ -72,6 +72,7 @@ static int64_t load_chunk(const vla_call *call, int64_t head, int64_t at, int64_
     zero_rows(s->kf, n, cp, kp);
     zero_rows(s->r, n, cp, s->vp);
     panel_transpose(s->rows, kp, 3 * cp, kp, s->panel, 3 * cp);
+    prefetch_chunk(call, head, at + n, s);
     return n;
 }
 
