@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+static const int64_t HUGE_PAGE = (int64_t)1 << 21;
 
 bool vla_size_mul(int64_t a, int64_t b, int64_t *product)
 {
@@ -70,7 +73,7 @@ vla_status vla_alloc(void **memory, int64_t count, size_t size, const char *what
     const double gib = 1024.0 * 1024.0 * 1024.0;
     int64_t bytes = 0;
     *memory = NULL;
-    if (count < 0 || size > INT64_MAX || !vla_size_mul(count, (int64_t)size, &bytes) || bytes > INT64_MAX - 64)
+    if (count < 0 || size > INT64_MAX || !vla_size_mul(count, (int64_t)size, &bytes) || bytes > INT64_MAX - HUGE_PAGE)
         return vla_fail(error, VLA_ERR_MEMORY, "%s: %lld elements of %zu bytes are beyond 64-bit sizes", what,
                         (long long)count, size);
     bytes = bytes < 64 ? 64 : (bytes + 63) / 64 * 64;
@@ -81,7 +84,14 @@ vla_status vla_alloc(void **memory, int64_t count, size_t size, const char *what
             return vla_fail(error, VLA_ERR_MEMORY, "%s: needs %.2f GiB, have %.2f GiB", what, (double)bytes / gib,
                             (double)available / gib);
     }
-    *memory = aligned_alloc(64, (size_t)bytes);
+    /* Large tensors are read as streams, one row of each at a time: huge pages spare a walk of the page tables every
+     * few tokens. Where the system refuses, small pages do. */
+    const bool large = bytes >= HUGE_PAGE;
+    *memory = aligned_alloc(large ? (size_t)HUGE_PAGE : 64,
+                            (size_t)(large ? (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE : bytes));
+#if defined(MADV_HUGEPAGE)
+    if (large && *memory) (void)madvise(*memory, (size_t)bytes, MADV_HUGEPAGE);
+#endif
     if (!*memory)
         return vla_fail(error, VLA_ERR_MEMORY, "%s: the allocation of %.2f GiB failed: %s", what, (double)bytes / gib,
                         strerror(errno));
