@@ -387,6 +387,43 @@ static void hostile_files_are_refused_with_line_and_field(void **state)
     assert_int_equal(vla_records_read(&rows, in_folder("absent.csv"), &error), VLA_ERR_FILE);
 }
 
+/* Any few bytes changed: rows or one line that names the file, never a crash. */
+static void mutations(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"m.csv", "m.json", "m.jsonl"};
+    static const char alphabet[] = ",\"\n\r{}[]:0129-.eEtrue \xef\xbb\xbf\x80";
+    vla_rng rng = vla_rng_seed(11, 0);
+    vla_error error = {0};
+    vla_report *report = open_report(names, 3, false);
+    fill(report, 0, 5);
+    assert_int_equal(vla_report_close(report, &error), VLA_OK);
+    for (int f = 0; f < 3; f++) {
+        char path[160], good[8192], text[8192];
+        snprintf(path, sizeof path, "%s", in_folder(names[f]));
+        size_t size = strlen(slurp(path));
+        assert_true(size < sizeof good);
+        memcpy(good, slurp(path), size);
+        int read = 0;
+        for (int round = 0; round < 700; round++) {
+            memcpy(text, good, size);
+            for (uint64_t i = 0, n = 1 + vla_rng_below(&rng, 3); i < n; i++)
+                text[vla_rng_below(&rng, size)] = alphabet[vla_rng_below(&rng, sizeof alphabet - 1)];
+            FILE *file = fopen(path, "wb");
+            fwrite(text, 1, round % 5 ? size : (size_t)vla_rng_below(&rng, size), file);
+            fclose(file);
+            vla_records rows = {0};
+            vla_status status = vla_records_read(&rows, path, &error);
+            if (status == VLA_OK)
+                read++;
+            else
+                assert_true(status == VLA_ERR_FILE && strstr(error.message, path) && !strchr(error.message, '\n'));
+            vla_records_clear(&rows);
+        }
+        assert_true(read > 50);
+    }
+}
+
 static void a_cut_line_is_not_a_row(void **state)
 {
     (void)state;
@@ -524,6 +561,7 @@ int main(void)
         cmocka_unit_test(refused_outputs),
         cmocka_unit_test(a_run_without_rows_leaves_files_alone),
         cmocka_unit_test(hostile_files_are_refused_with_line_and_field),
+        cmocka_unit_test(mutations),
         cmocka_unit_test(a_cut_line_is_not_a_row),
         cmocka_unit_test(keys_depend_on_the_named_fields_alone),
         cmocka_unit_test(records_replace_in_place),
