@@ -25,12 +25,16 @@ bool vla_size_suffix(const char **end, int64_t *value)
     return !__builtin_mul_overflow(*value, factor, value);
 }
 
+/* Room doubles whenever the count reaches a power of two, so the count alone tells how much there is. */
 static bool append(vla_range *range, int64_t value)
 {
-    int64_t *values = realloc(range->values, (size_t)(range->count + 1) * sizeof *values);
-    if (!values) return false;
-    range->values = values;
-    values[range->count++] = value;
+    if ((range->count & (range->count - 1)) == 0) {
+        size_t room = range->count ? 2 * (size_t)range->count : 1;
+        int64_t *values = realloc(range->values, room * sizeof *values);
+        if (!values) return false;
+        range->values = values;
+    }
+    range->values[range->count++] = value;
     return true;
 }
 
