@@ -291,6 +291,21 @@ static void symmetric_variant(vla_op op, vla_dtype dtype, vla_isa isa)
     case_free(&c);
 }
 
+/* Long sums: across folds of S, and a running n that float32 alone would lose (its steps are 1/16 at 1e6). */
+static void long_sums(void **state)
+{
+    (void)state;
+    check_forms(problem(VLA_LINEAR, 1, 9001, 6, 5), VLA_RECURRENT, false, false, 1, 39);
+    enum { T = 1000000 };
+    kernel_case c = case_new(problem(VLA_LINEAR, 1, T, 1, 1), VLA_F32, false, false, 1, 40);
+    kernel_case reference = case_reference(&c);
+    case_run(&c, VLA_RECURRENT, VLA_ISA_BASE, 1);
+    assert_true(fabs(buffer_get(&c.out[OUT_N], 0) / buffer_get(&reference.out[OUT_N], 0) - 1) < 2e-7);
+    assert_close(&c, &reference, 2e-6, "a million tokens");
+    case_free(&reference);
+    case_free(&c);
+}
+
 #define EACH(name)                    \
     static void name(void **state)    \
     {                                 \
@@ -339,6 +354,7 @@ int main(void)
         cmocka_unit_test(zero_key),
         cmocka_unit_test(decay_of_one),
         cmocka_unit_test(symmetric),
+        cmocka_unit_test(long_sums),
         cmocka_unit_test(workspace_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

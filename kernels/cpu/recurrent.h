@@ -17,7 +17,7 @@
 #include "lib/base/sizes.h"
 
 /* Tokens whose rows are made at a time, between folds of a plain sum, and of a run done in place. */
-enum { TOKENS = 16, FOLD_TOKENS = 256, IN_PLACE_TOKENS = 4 };
+enum { TOKENS = 16, FOLD_TOKENS = 4096, IN_PLACE_TOKENS = 4 };
 
 /* What an operator has; constants, so that each operator compiles to its own loops. */
 typedef struct recurrent_kind {
@@ -48,6 +48,7 @@ typedef struct recurrent {
     double *total;                /* [wk]: n at the start of the block, in double for millions of tokens in float */
     int current;                  /* which of a[] is pending */
     bool in_place;                /* A and S are the caller's */
+    bool folded;                  /* base holds a part of S */
 } recurrent;
 
 INLINE real *take(char *base, int64_t *used, int64_t count)
@@ -250,8 +251,11 @@ INLINE void sweep_state(recurrent_kind kind, int tokens, recurrent *r, int64_t s
     } else {
         s.c[0] = q, s.c[1] = q + wk;
         s.out[1] = r->sp + 2 * wv;
-        const sweep_kind shape = {2, tokens, 0, 0, 1};
-        sweep_run(shape, &s);
+        const sweep_kind based = {2, tokens, 0, 0, 1}, plain = {2, tokens, 0, 0, 0};
+        if (r->folded)
+            sweep_run(based, &s);
+        else
+            sweep_run(plain, &s);
     }
 }
 
@@ -328,16 +332,19 @@ INLINE void write_tokens(recurrent_kind kind, int tokens, recurrent *r, const re
     if (tokens == 2) output_done(r, token + 1, 1);
 }
 
-/* base += S, with what rounding takes from the sum kept for the next time. */
+/* base += S once in FOLD_TOKENS, few enough for S alone to lose less than 1e-6 to rounding, with what rounding takes
+ * from the sum kept for the next time. */
 static __attribute__((unused)) void fold_state(recurrent *r)
 {
     for (int64_t i = 0; i < r->dk * r->wv; i += LANES) {
         const vec base = vload(r->base + i), more = vload(r->S + i) + vload(r->lost + i), sum = base + more;
         const vec grown = sum - base;
-        vstore(r->lost + i, (base - (sum - grown)) + (more - grown));
+        const vec lost = (base - (sum - grown)) + (more - grown);
+        vstore(r->lost + i, vselect(lost == lost, lost, vset(0))); /* an infinite sum has lost nothing */
         vstore(r->base + i, sum);
         vstore(r->S + i, vset(0));
     }
+    r->folded = true;
 }
 
 /* The state at the start of a head, with nothing pending. */
@@ -352,7 +359,6 @@ static __attribute__((unused)) void recurrent_begin(recurrent_kind kind, recurre
     if (!kind.residual) {
         memset(r->base, 0, (size_t)(dk * wv) * sizeof(real));
         memset(r->lost, 0, (size_t)(dk * wv) * sizeof(real));
-        fold_state(r);
     }
     if (kind.matrix) memset(r->A, 0, (size_t)(dk * wk) * sizeof(real));
     for (int64_t i = 0; kind.matrix && i < dk; i++) {
@@ -398,7 +404,7 @@ static __attribute__((unused)) void recurrent_end(recurrent_kind kind, recurrent
                      .y = {r->e, r->e + wv},
                      .base = r->base,
                      .gate = r->decay};
-    const sweep_kind shape = {2, 0, 0, kind.gate, !kind.residual};
+    const sweep_kind shape = {2, 0, 0, kind.gate, 0};
     sweep_run(shape, &s);
     if (kind.matrix) sweep_matrix_pending(2, r);
     if (!kind.residual) fold_state(r);
