@@ -389,19 +389,21 @@ static vla_status run_size(vla_sweep *s, const vla_case *cases, int64_t count, d
     return status;
 }
 
-/* Seconds a case would like: its samples at a usual share of the peak, some more against noise, and its check. */
-static double wish(const vla_sweep *s, const vla_case *c)
+/* Seconds of cases: what they cost at least (check, warm-up, one sample, last comparison), and what their other samples
+ * would take at a usual share of the peak, with some more against noise. */
+typedef struct wish {
+    double least, more;
+} wish;
+
+static wish wish_of(const vla_sweep *s, const vla_case *cases, int64_t count)
 {
     const double peak = s->peaks.count ? s->peaks.matrix[0].flops_per_s : 0;
     const double rate = peak > 0 ? 0.4 * peak : 4e10;
-    const double run = vla_work_flops(&c->problem) / rate;
-    return 0.2 + (double)s->config.min_samples * run + vla_variants_foresee(&s->variants, c, s->config.check_full);
-}
-
-static double wishes(const vla_sweep *s, const vla_case *cases, int64_t count)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++) sum += wish(s, &cases[i]);
+    wish sum = {0, 0};
+    for (int64_t i = 0; i < count; i++) {
+        sum.least += vla_variants_foresee(&s->variants, &cases[i], s->config.check_full);
+        sum.more += 0.2 + (double)s->config.min_samples * vla_work_flops(&cases[i].problem) / rate;
+    }
     return sum;
 }
 
@@ -412,8 +414,9 @@ vla_status vla_sweep_run(vla_sweep *s, const vla_case *cases, int64_t count, dou
     for (int64_t from = 0, to; !status && from < count && !vla_sweep_interrupted(s); from = to) {
         for (to = from + 1; to < count && same_size(&cases[from], &cases[to]);) to++;
         const double left = vla_sweep_remaining(s) - (1 - until) * s->config.time_limit;
-        const double share = left * wishes(s, cases + from, to - from) / wishes(s, cases + from, count - from);
-        status = run_size(s, cases + from, to - from, share > 0 ? share : 0, error);
+        const wish here = wish_of(s, cases + from, to - from), all = wish_of(s, cases + from, count - from);
+        const double spare = left > all.least ? (left - all.least) * here.more / all.more : 0;
+        status = run_size(s, cases + from, to - from, here.least + spare, error);
     }
     return status;
 }
