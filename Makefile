@@ -34,9 +34,10 @@ DEP_LIBS = $(shell pkg-config --libs $(DEPS))
 LDLIBS = $(DEP_LIBS) -lm -ldl
 
 PROGRAMS := $(patsubst cmd/%.c,$(BUILD)/%,$(wildcard cmd/vla-*.c))
-LIB_OBJS := $(patsubst %.c,$(OBJ)/%.o,$(wildcard lib/*/*.c))
+REAL_SRC := $(wildcard lib/*/*_real.c)
+LIB_OBJS := $(patsubst %.c,$(OBJ)/%.o,$(filter-out $(REAL_SRC),$(wildcard lib/*/*.c)))
 CPU_PLAIN := $(wildcard kernels/cpu/*_naive_cpu.c kernels/cpu/table.c)
-CPU_FAST := $(filter-out $(CPU_PLAIN),$(wildcard kernels/cpu/*_cpu.c))
+CPU_FAST := $(filter-out $(CPU_PLAIN),$(wildcard kernels/cpu/*_cpu.c)) $(REAL_SRC)
 
 ISA_base :=
 ISA_avx2 := -mavx2 -mfma

@@ -1,0 +1,64 @@
+/* The network's memory, for one element type. */
+#ifndef VLA_TRAIN_NETWORK_REAL_H
+#define VLA_TRAIN_NETWORK_REAL_H
+#include "lib/train/attention.h"
+#include "lib/train/layers.h"
+#include "lib/train/network_code.h"
+
+enum {
+    ROWS = 128,   /* tokens in a piece of row-wise work */
+    COLUMNS = 64, /* columns of a weight's gradient in a piece */
+    PART = 4096   /* parameters in a piece of an update */
+};
+
+typedef struct block {
+    int64_t at[PLACES];            /* offset of each tensor, -1 where there is none */
+    int64_t vectors, vector_count; /* biases, gains and convolution taps: one contiguous range of parameters */
+    /* activations [M, ..] kept for the backward pass */
+    real *x, *h1, *pre, *joined, *u, *o, *normed, *x2, *h2, *m1, *m2;
+    real *mean1, *scale1, *mean2, *scale2, *mean_o, *scale_o; /* [M], the last two [M heads] for rms */
+} block;
+
+typedef struct net {
+    vla_network_config c;
+    vla_pool *pool;
+    int64_t outside[OUTSIDES];
+    int64_t D, F, J, head, size, most, pieces,
+        summed; /* most: tokens; pieces: of ROWS, or sequences where those are more */
+    real *value, *grad, *first, *second;
+    block *blocks;
+    real *x_end, *mean_f, *scale_f, *hf, *logits;          /* [M, D], [N], [N], [N, D], [N, vocab] */
+    real *dx, *dx2, *dout, *djoined, *dpre, *du, *dm, *dh; /* [M, ..] gradients, reused by every block */
+    real *partial;      /* [pieces, vectors of a block]: sums before their order is fixed */
+    real *head_partial; /* [pieces of N, 2 D] */
+    double *loss_partial;
+    int64_t *correct_partial;
+    real *scratch; /* [threads, scratch_size] */
+    int64_t scratch_size;
+    int32_t *scored; /* [N] rows of M */
+    const attention *attention;
+    attention_shape shape;
+    /* the last forward pass */
+    vla_batch batch;
+    int64_t M, N;
+    int32_t *predictions;
+    int64_t now; /* block that the running pieces belong to */
+    const vla_adam *adam;
+    real clip_scale;
+    double *norm_partial;
+} net;
+
+INLINE real *param(const net *n, const block *b, enum place p)
+{
+    return b->at[p] < 0 ? NULL : n->value + b->at[p];
+}
+INLINE real *gradient(const net *n, const block *b, enum place p)
+{
+    return b->at[p] < 0 ? NULL : n->grad + b->at[p];
+}
+
+void KERNEL(net_attend_back)(net *n);
+void KERNEL(net_backward)(void *context);
+double KERNEL(net_update)(void *context, const vla_adam *adam);
+
+#endif
