@@ -13,7 +13,6 @@
 
 enum { MOST = 32 };
 
-
 static vla_point point(double x, double y, double spread)
 {
     vla_point p = {.x = (int64_t)x, .known = y != GONE};

@@ -242,9 +242,9 @@ const void *vla_network_input_gradient(const vla_network *n)
 {
     return n->code->memory(n->net, 4);
 }
-void vla_network_projections(const vla_network *n, int64_t block, void *q, void *k, void *v, void *u)
+void vla_network_projections(const vla_network *n, int64_t block, const vla_projections *to)
 {
-    n->code->projections(n->net, block, q, k, v, u);
+    n->code->projections(n->net, block, to);
 }
 bool vla_network_state_norms(vla_network *n, int64_t block, double *norms)
 {

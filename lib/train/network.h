@@ -92,8 +92,12 @@ void *vla_network_moments(vla_network *network, int which);
 /* dL/dx of the embedded tokens [B,T,width], after a backward pass; dtype. */
 const void *vla_network_input_gradient(const vla_network *network);
 
-/* Raw q, k, v, u of a block for the last forward pass as [B,H,T,d] in dtype; u is NULL-able (only vla has one). */
-void vla_network_projections(const vla_network *network, int64_t block, void *q, void *k, void *v, void *u);
+/* What a block's attention saw and gave in the last forward pass: raw q, k, v, u and o as [B,H,T,d] in dtype. NULLs are
+ * left out; u is filled for vla only. */
+typedef struct vla_projections {
+    void *q, *k, *v, *u, *o;
+} vla_projections;
+void vla_network_projections(const vla_network *network, int64_t block, const vla_projections *to);
 /* |S_T|_F of every head [B,H] of a block for the last forward pass; false where the operator has no state. */
 bool vla_network_state_norms(vla_network *network, int64_t block, double *norms);
 

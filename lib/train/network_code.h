@@ -13,7 +13,7 @@ typedef struct network_code {
     void (*backward)(void *net);
     double (*update)(void *net, const vla_adam *adam);
     void *(*memory)(void *net, int which); /* 0 values, 1 gradients, 2 and 3 moments, 4 input gradient */
-    void (*projections)(const void *net, int64_t block, void *q, void *k, void *v, void *u);
+    void (*projections)(const void *net, int64_t block, const vla_projections *to);
     bool (*norms)(void *net, int64_t block, double *norms);
 } network_code;
 

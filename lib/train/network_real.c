@@ -224,17 +224,17 @@ void KERNEL(net_attend_back)(net *n)
     vla_pool_run(n->pool, n->batch.B * n->c.heads, attend_back, n);
 }
 
-static void projections(const void *context, int64_t l, void *q, void *k, void *v, void *u)
+static void projections(const void *context, int64_t l, const vla_projections *wanted)
 {
     const net *n = context;
-    const block *b = &n->blocks[l];
-    real *to[4] = {q, k, v, u};
+    real *to[5] = {wanted->q, wanted->k, wanted->v, wanted->u, wanted->o};
     for (int64_t item = 0; item < n->batch.B * n->c.heads; item++) {
-        const attention_rows rows = rows_of(n, b, item, NULL);
-        const real *from[4] = {rows.q, rows.k, rows.v, rows.u};
-        for (int i = 0; i < 4; i++)
+        const attention_rows rows = rows_of(n, &n->blocks[l], item, NULL);
+        const real *from[5] = {rows.q, rows.k, rows.v, rows.u, rows.o};
+        const int64_t stride[5] = {rows.stride, rows.stride, rows.stride, rows.u_stride, rows.o_stride};
+        for (int i = 0; i < 5; i++)
             for (int64_t t = 0; to[i] && from[i] && t < n->batch.T; t++)
-                memcpy(to[i] + (item * n->batch.T + t) * n->head, from[i] + t * (i < 3 ? rows.stride : rows.u_stride),
+                memcpy(to[i] + (item * n->batch.T + t) * n->head, from[i] + t * stride[i],
                        (size_t)n->head * sizeof(real));
     }
 }
