@@ -1,63 +1,92 @@
 /* vla-capacity: how many associations a memory holds, without training (recall) and trained (mqar, copy). */
+#include "lib/base/file.h"
 #include "lib/base/status.h"
 #include "lib/base/threads.h"
 #include "lib/cli/options.h"
 #include "lib/cli/progress.h"
+#include "lib/op/inputs.h"
+#include "lib/op/registry.h"
 #include "lib/task/recall_verdict.h"
+#include "lib/task/tables.h"
+#include "lib/task/trained.h"
 
 #include <cblas.h>
 #include <fnmatch.h>
 #include <locale.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char *const key_names[] = {"gauss", "silu", "elu1", "orth", "input", "all", NULL};
 static const char *const gate_names[] = {"unit", "interpolate", "rls", "all", NULL};
 static const char *const u_names[] = {"tied", "random", NULL};
 static const char *const match_names[] = {"state", "none", NULL};
+static const char *const protocol_names[] = {"paper", "tuned", NULL};
+static const char *const form_names[] = {"paper", "zoology", NULL};
+static const char *const norm_names[] = {"none", "layer", "rms", NULL};
 
 typedef struct options {
     vla_common common;
     vla_range n, distractors;
     vla_strings keys, gates;
-    int64_t trials, codebook;
-    double decay, u_scale;
-    const char *u, *match, *from;
+    int64_t trials, codebook, vocab, steps, batch;
+    double decay, u_scale, lr;
+    const char *u, *match, *from, *protocol, *mqar_form, *out_norm, *checkpoints, *dump;
+    bool quick, short_conv, gradients, norms;
 } options;
 
 typedef struct session { /* one run of the program */
     options *o;
+    const char *word;
     vla_report *report;
     vla_records old; /* --from, --resume */
     vla_records all; /* what is judged and plotted: old rows that count and new ones */
     vla_progress progress;
     vla_pool *pool;
+    vla_key_bank bank;
+    double started, told;
     bool table, interrupted;
-    int64_t run, passed, skipped, failed;
+    int64_t run, passed, skipped, failed, refuted;
 } session;
+
+static double monotonic(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
 
 static vla_status add_row(void *context, vla_record *row, vla_error *error)
 {
     session *s = context;
-    if (!vla_records_push(&s->all, vla_record_copy(row))) return vla_fail(error, VLA_ERR_MEMORY, "out of memory");
+    if (!vla_records_push(&s->all, vla_record_copy(row))) {
+        vla_record_destroy(row);
+        return vla_fail(error, VLA_ERR_MEMORY, "out of memory");
+    }
     const char *kind = vla_record_text(row, "kind", ""), *status = vla_record_text(row, "status", "ok");
-    if (strcmp(kind, "recall") == 0) {
+    if (strcmp(kind, "recall") == 0 || strcmp(kind, "train") == 0) {
         s->run++;
         s->passed += strcmp(status, "ok") == 0;
         s->skipped += strcmp(status, "skip") == 0;
         s->failed += strcmp(status, "fail") == 0;
     }
+    s->refuted += strcmp(kind, "verdict") == 0 && strcmp(vla_record_text(row, "verdict", ""), "refuted") == 0;
     return vla_report_add(s->report, row, error);
 }
 
-/* A case is also named by any of its rows: recall/vla/gauss/d64_n48 asks for the curve recall/vla/gauss/d64. */
+/* A case is also named by any of its rows: recall/vla/gauss/d64_n48 asks for the curve recall/vla/gauss/d64, and
+ * mqar/vla/tuned/n24_T73 for its networks of every rate and seed. */
 static bool matches(const options *o, const char *label)
 {
     const vla_strings *cases = &o->common.cases, *filters = &o->common.filters;
     if (cases->count == 0 && filters->count == 0) return true;
-    for (int64_t i = 0; i < cases->count; i++)
-        if (strncmp(cases->values[i], label, strlen(label)) == 0) return true;
+    for (int64_t i = 0; i < cases->count; i++) {
+        const size_t asked = strlen(cases->values[i]), have = strlen(label), both = asked < have ? asked : have;
+        const char next = asked > have ? cases->values[i][both] : asked < have ? label[both] : '_';
+        if (strncmp(cases->values[i], label, both) == 0 && next == '_') return true;
+    }
     for (int64_t i = 0; i < filters->count; i++)
         if (fnmatch(filters->values[i], label, 0) == 0) return true;
     return false;
@@ -76,56 +105,35 @@ static bool is_wanted(void *context, const char *label, const char *key)
     return true;
 }
 
+static bool may_go_on(session *s)
+{
+    const double limit = s->o->common.time_limit;
+    s->interrupted = s->interrupted || vla_interrupted() || (limit > 0 && monotonic() - s->started > limit);
+    return !s->interrupted;
+}
+
 static bool step(void *context, const char *label, double done)
 {
     session *s = context;
     vla_progress_update(&s->progress, label, done, 1);
-    s->interrupted = s->interrupted || vla_interrupted();
-    return !s->interrupted;
+    return may_go_on(s);
 }
 
-static void recall_table(FILE *stream, const vla_records *rows, bool verbose)
+/* A bar on a terminal; with --verbose also a line every ten seconds, for logs. */
+static bool tell(void *context, const char *label, const vla_train_now *now)
 {
-    static const vla_column columns[] = {{"d", "d", NULL, true},
-                                         {"keys", "keys", NULL, true},
-                                         {"op", "operator", NULL, false},
-                                         {"setting", "setting", NULL, false},
-                                         {"dk", "dk", NULL, true},
-                                         {"distractors", "distractors", NULL, true},
-                                         {"n", "n", NULL, false},
-                                         {"accuracy", "accuracy", "%.3f", false},
-                                         {"accuracy_lo", "95 % lo", "%.3f", false},
-                                         {"accuracy_hi", "hi", "%.3f", false},
-                                         {"accuracy_inner", "inner", "%.3f", false},
-                                         {"relative_error", "error", "%.3f", false},
-                                         {"norm", "|S|", "%.3g", false},
-                                         {"age_q1", "oldest", "%.2f", false},
-                                         {"age_q2", "2nd", "%.2f", false},
-                                         {"age_q3", "3rd", "%.2f", false},
-                                         {"age_q4", "newest", "%.2f", false},
-                                         {"state_bytes", "state", "bytes", false},
-                                         {"reason", "reason", NULL, true}};
-    static const vla_column capacity[] = {{"op", "operator", NULL, false}, {"setting", "setting", NULL, false},
-                                          {"keys", "keys", NULL, true},    {"d", "d", NULL, false},
-                                          {"dk", "dk", NULL, true},        {"distractors", "distractors", NULL, true},
-                                          {"n95", "n95", NULL, false},     {"n95_lo", "lo", NULL, false},
-                                          {"n95_hi", "hi", NULL, false},   {"censored", "at least", NULL, false}};
-    static const vla_column fits[] = {{"case", "n95 = c d^p", NULL, false},   {"coefficient", "c", "%.3f", false},
-                                      {"exponent", "p", "%.2f", false},       {"exponent_lo", "lo", "%.2f", false},
-                                      {"exponent_hi", "hi", "%.2f", false},   {"points", "points", NULL, true},
-                                      {"censored", "lower bound", NULL, true}};
-    if (verbose) vla_table_print(stream, rows, "recall", columns, sizeof columns / sizeof *columns);
-    vla_table_print(stream, rows, "capacity", capacity, sizeof capacity / sizeof *capacity);
-    vla_table_print(stream, rows, "fit", fits, sizeof fits / sizeof *fits);
-}
-
-static void verdict_table(FILE *stream, const vla_records *rows)
-{
-    static const vla_column columns[] = {
-        {"claim", "claim", NULL, false},        {"source", "source", NULL, false}, {"verdict", "verdict", NULL, false},
-        {"value", "value", "%.3f", false},      {"lo", "lo", "%.3f", false},       {"hi", "hi", "%.3f", false},
-        {"condition", "condition", NULL, false}};
-    vla_table_print(stream, rows, "verdict", columns, sizeof columns / sizeof *columns);
+    session *s = context;
+    char news[160], line[400];
+    snprintf(news, sizeof news, "loss %.4f accuracy %.3f %.3gk tokens/s, %.0f s left", now->loss, now->accuracy,
+             1e-3 * now->tokens_per_s, now->left_s);
+    vla_progress_update(&s->progress, news, (double)now->step, (double)now->steps);
+    if (s->o->common.verbose && (monotonic() - s->told > 10 || now->step == now->steps)) {
+        s->told = monotonic();
+        snprintf(line, sizeof line, "%s step %lld of %lld: %s", label, (long long)now->step, (long long)now->steps,
+                 news);
+        vla_progress_note(&s->progress, "%s", line);
+    }
+    return may_go_on(s);
 }
 
 static int gates_of(const vla_strings *names, vla_write_gate *gates)
@@ -155,31 +163,57 @@ static int keys_of(const vla_strings *names, bool has_input, vla_key_source *key
     return count;
 }
 
-static vla_recall_settings recall_settings(const options *o)
+static vla_recall_settings recall_settings(const session *s)
 {
-    vla_recall_settings s = vla_recall_settings_default();
-    const int ops = vla_common_ops(&o->common, s.ops);
-    if (ops) s.op_count = ops;
-    if (o->keys.count) s.key_count = keys_of(&o->keys, o->common.input != NULL, s.keys);
-    if (o->gates.count) s.gate_count = gates_of(&o->gates, s.gates);
-    if (o->common.d.count) s.d = o->common.d.values, s.d_count = o->common.d.count;
-    if (o->n.count) s.n = o->n.values, s.n_count = o->n.count;
-    if (o->distractors.count) s.distractors = o->distractors.values, s.distractor_count = o->distractors.count;
-    s.codebook = o->codebook, s.trials = o->trials;
-    s.lambda0 = o->common.lambda0, s.decay = o->decay, s.u_scale = o->u_scale;
-    s.u_random = o->u && strcmp(o->u, "random") == 0;
-    s.match_state = o->match && strcmp(o->match, "state") == 0;
-    s.seed = (uint64_t)o->common.seed;
-    return s;
+    const options *o = s->o;
+    vla_recall_settings r = vla_recall_settings_default();
+    const int ops = vla_common_ops(&o->common, r.ops);
+    if (ops) r.op_count = ops;
+    if (o->common.input) { /* real keys have one width, and are what is asked about unless --keys says more */
+        r.bank = &s->bank, r.d = &s->bank.width, r.d_count = 1;
+        r.keys[0] = VLA_KEYS_INPUT, r.key_count = 1;
+    }
+    if (o->keys.count) r.key_count = keys_of(&o->keys, o->common.input != NULL, r.keys);
+    if (o->gates.count) r.gate_count = gates_of(&o->gates, r.gates);
+    if (o->common.d.count) r.d = o->common.d.values, r.d_count = o->common.d.count;
+    if (o->n.count) r.n = o->n.values, r.n_count = o->n.count;
+    if (o->distractors.count) r.distractors = o->distractors.values, r.distractor_count = o->distractors.count;
+    r.codebook = o->codebook, r.trials = o->trials;
+    r.lambda0 = o->common.lambda0, r.decay = o->decay, r.u_scale = o->u_scale;
+    r.u_random = o->u && strcmp(o->u, "random") == 0;
+    r.match_state = o->match && strcmp(o->match, "state") == 0;
+    r.seed = (uint64_t)o->common.seed;
+    return r;
+}
+
+static vla_status load_keys(session *s, vla_error *error)
+{
+    vla_problem features = vla_problem_default(VLA_VLA, 1, 1, 1, 1);
+    vla_inputs inputs;
+    vla_status status = vla_common_problem(&s->o->common, &features, error);
+    if (status || !s->o->common.input) return status;
+    status = vla_inputs_load_directory(&inputs, s->o->common.input, VLA_F64, error);
+    if (status) return status;
+    vla_bad_input bad;
+    if (vla_inputs_first_bad(&inputs, VLA_DELTA, &bad))
+        status = vla_fail(error, VLA_ERR_FILE, "%s/%s.npy: token %lld of head %lld is not finite", s->o->common.input,
+                          vla_input_name(bad.input), (long long)bad.token, (long long)bad.head);
+    if (!status)
+        status = vla_key_bank_create(&s->bank, inputs.tensor[VLA_IN_K].data, inputs.B * inputs.H, inputs.Tk, inputs.dk,
+                                     features.features, error);
+    vla_inputs_destroy(&inputs);
+    return status;
 }
 
 /* Earlier measurements are judged and plotted with the new ones; with --from they are also written again. */
 static vla_status keep_old(session *s, vla_error *error)
 {
+    static const char *const derived[] = {"meta", "verdict", "fit", "cell"};
     vla_status status = VLA_OK;
     for (int64_t i = 0; !status && i < s->old.count; i++) {
-        const char *kind = vla_record_text(s->old.rows[i], "kind", "");
-        if (strcmp(kind, "meta") == 0 || strcmp(kind, "verdict") == 0 || strcmp(kind, "fit") == 0) continue;
+        bool keep = true;
+        for (int d = 0; d < 4; d++) keep = keep && strcmp(vla_record_text(s->old.rows[i], "kind", ""), derived[d]) != 0;
+        if (!keep) continue;
         vla_record *copy = vla_record_copy(s->old.rows[i]);
         if (s->o->from)
             status = copy ? add_row(s, copy, error) : vla_fail(error, VLA_ERR_MEMORY, "out of memory");
@@ -189,17 +223,70 @@ static vla_status keep_old(session *s, vla_error *error)
     return status;
 }
 
-static vla_status recall(session *s, vla_error *error)
+static vla_status recall(session *s, const vla_row_sink *sink, vla_error *error)
 {
-    const vla_row_sink sink = {add_row, is_wanted, step, s};
-    const vla_recall_settings settings = recall_settings(s->o);
-    vla_status status = keep_old(s, error);
-    if (!status && !s->o->from) status = vla_recall_sweep(&settings, s->pool, &sink, error);
+    vla_status status = load_keys(s, error);
+    const vla_recall_settings settings = recall_settings(s);
+    for (int i = 0; !status && i < settings.key_count; i++)
+        if (settings.keys[i] == VLA_KEYS_INPUT && !s->o->common.input)
+            status = vla_fail(error, VLA_ERR_ARGUMENT, "--keys input: needs --input DIR");
+    if (!status && !s->o->from) status = vla_recall_sweep(&settings, s->pool, sink, error);
     vla_progress_clear(&s->progress);
     if (s->o->common.dry_run || status) return status;
-    status = vla_recall_fits(&s->all, settings.seed, &sink, error);
-    if (!status) status = vla_recall_verdicts(&s->all, &sink, error);
-    if (s->table) recall_table(stdout, &s->all, s->o->common.verbose);
+    status = vla_recall_fits(&s->all, settings.seed, sink, error);
+    if (!status) status = vla_recall_verdicts(&s->all, sink, error);
+    if (s->table) vla_recall_tables(stdout, &s->all, s->o->common.verbose);
+    return status;
+}
+
+static int position(const char *const *names, const char *name)
+{
+    for (int i = 0; name && names[i]; i++)
+        if (strcmp(names[i], name) == 0) return i;
+    return -1;
+}
+
+static vla_trained_settings trained_settings(const options *o, vla_task_kind kind)
+{
+    static const int64_t quick_n[] = {4};
+    static const vla_op quick_op = VLA_VLA;
+    vla_trained_settings s = vla_trained_settings_default(kind);
+    vla_isa isa;
+    if (o->quick) s.quick = true, s.vocab = 32, s.n = quick_n, s.n_count = 1, s.ops[0] = quick_op, s.op_count = 1;
+    const int ops = vla_common_ops(&o->common, s.ops);
+    if (ops) s.op_count = ops;
+    s.tuned = position(protocol_names, o->protocol) == 1;
+    s.published = o->common.preset != NULL;
+    if (o->n.count && kind != VLA_COPY) s.n = o->n.values, s.n_count = o->n.count;
+    if (o->common.T.count) s.T = o->common.T.values, s.T_count = o->common.T.count;
+    s.seeds = o->common.seeds.count ? o->common.seeds.values : &o->common.seed;
+    s.seed_count = o->common.seeds.count ? o->common.seeds.count : 1;
+    if (o->vocab) s.vocab = o->vocab;
+    s.steps = o->steps, s.batch = o->batch, s.lr = o->lr;
+    s.conv = o->short_conv ? 4 : 0;
+    s.out_norm = position(norm_names, o->out_norm);
+    if (vla_isa_parse(o->common.isa, &isa)) s.isa = isa;
+    s.checkpoints = o->checkpoints, s.resume = o->common.resume, s.dump = o->dump;
+    s.gradients = o->gradients, s.norms = o->norms;
+    return s;
+}
+
+static vla_status trained(session *s, const vla_row_sink *sink, vla_error *error)
+{
+    const bool zoology = position(form_names, s->o->mqar_form) == 1;
+    const vla_task_kind kind = strcmp(s->word, "copy") == 0 ? VLA_COPY : zoology ? VLA_MQAR_ZOOLOGY : VLA_MQAR;
+    const vla_trained_settings settings = trained_settings(s->o, kind);
+    const vla_trained_watch watch = {tell, s};
+    bool stopped = false;
+    vla_status status =
+        s->o->from ? VLA_OK : vla_trained_run(&settings, s->pool, &s->old, sink, &watch, &stopped, error);
+    vla_progress_clear(&s->progress);
+    if (status || s->o->common.dry_run) return status;
+    if (stopped)
+        fprintf(stderr, "vla-capacity: stopped early%s\n",
+                settings.checkpoints ? "; --resume goes on from its checkpoint" : "");
+    status = vla_trained_table(&s->all, kind, sink, error);
+    if (s->table) vla_trained_tables(stdout, &s->all);
     return status;
 }
 
@@ -212,88 +299,90 @@ static void free_options(options *o)
     vla_common_free(&o->common);
 }
 
+static vla_option option(const char *name, vla_option_type type, void *target, const char *argument, const char *help)
+{
+    return (vla_option){.name = name, .type = type, .target = target, .argument = argument, .help = help};
+}
+
+static vla_option bounded(vla_option row, double min, double max)
+{
+    row.min = min, row.max = max;
+    return row;
+}
+
+static vla_option among(vla_option row, const char *const *choices)
+{
+    row.choices = choices;
+    return row;
+}
+
 static bool parse(options *o, int argc, char **argv, vla_strings *words, int *exit_code)
 {
-    const vla_option rows[] = {{.name = "n",
-                                .type = VLA_OPT_RANGE,
-                                .target = &o->n,
-                                .argument = "RANGE",
-                                .help = "pairs (recall: 1 to 4d)",
-                                .min = 1,
-                                .max = 1 << 24},
-                               {.name = "from",
-                                .type = VLA_OPT_TEXT,
-                                .target = &o->from,
-                                .argument = "FILE",
-                                .help = "judge and plot earlier records, measure nothing (default: none)"},
-                               {.name = NULL}};
-    const vla_option recall_rows[] = {{.name = "keys",
-                                       .type = VLA_OPT_LIST,
-                                       .target = &o->keys,
-                                       .argument = "LIST",
-                                       .help = "gauss silu elu1 orth input, or all (default: all that need no file)",
-                                       .choices = key_names},
-                                      {.name = "trials",
-                                       .type = VLA_OPT_INT,
-                                       .target = &o->trials,
-                                       .argument = "N",
-                                       .help = "random repetitions (default: 20)",
-                                       .min = 1,
-                                       .max = 1 << 20},
-                                      {.name = "codebook",
-                                       .type = VLA_OPT_INT,
-                                       .target = &o->codebook,
-                                       .argument = "N",
-                                       .help = "Gaussian vectors values are drawn from (default: 128)",
-                                       .min = 2,
-                                       .max = 1 << 20},
-                                      {.name = "distractors",
-                                       .type = VLA_OPT_RANGE,
-                                       .target = &o->distractors,
-                                       .argument = "RANGE",
-                                       .help = "pairs written between storing and asking (default: 0)",
-                                       .min = 0,
-                                       .max = 1 << 24},
-                                      {.name = "gate",
-                                       .type = VLA_OPT_LIST,
-                                       .target = &o->gates,
-                                       .argument = "LIST",
-                                       .help = "vla's write: unit interpolate rls, or all (default: unit)",
-                                       .choices = gate_names},
-                                      {.name = "u",
-                                       .type = VLA_OPT_CHOICE,
-                                       .target = &o->u,
-                                       .argument = "NAME",
-                                       .help = "vla's penalty: tied to the key, or random (default: tied)",
-                                       .choices = u_names},
-                                      {.name = "u-scale",
-                                       .type = VLA_OPT_REAL,
-                                       .target = &o->u_scale,
-                                       .argument = "X",
-                                       .help = "length of u times sqrt(d) (default: 1)",
-                                       .min = 0,
-                                       .max = 1e150},
-                                      {.name = "decay",
-                                       .type = VLA_OPT_REAL,
-                                       .target = &o->decay,
-                                       .argument = "X",
-                                       .help = "decay's gate g (default: 0.88)",
-                                       .min = 0,
-                                       .max = 1},
-                                      {.name = "match",
-                                       .type = VLA_OPT_CHOICE,
-                                       .target = &o->match,
-                                       .argument = "NAME",
-                                       .help = "state: wider keys for memories with one matrix (default: none)",
-                                       .choices = match_names},
-                                      {.name = NULL}};
-    vla_option_group groups[3 + VLA_COMMON_GROUPS] = {{"vla-capacity", rows}, {"recall", recall_rows}};
+    const double most = 1 << 24;
+    const vla_option rows[] = {
+        bounded(option("n", VLA_OPT_RANGE, &o->n, "RANGE", "pairs (default: recall 1 to 4d, mqar 4,8,12,16,24)"), 1,
+                most),
+        option("from", VLA_OPT_TEXT, &o->from, "FILE",
+               "judge and plot earlier records, measure nothing (default: none)"),
+        {.name = NULL}};
+    const vla_option recall_rows[] = {
+        among(option("keys", VLA_OPT_LIST, &o->keys, "LIST",
+                     "gauss silu elu1 orth input, or all (default: all, or input with --input)"),
+              key_names),
+        bounded(option("trials", VLA_OPT_INT, &o->trials, "N", "random repetitions (default: 20)"), 1, 1 << 20),
+        bounded(
+            option("codebook", VLA_OPT_INT, &o->codebook, "N", "Gaussian vectors values are drawn from (default: 128)"),
+            2, 1 << 20),
+        bounded(option("distractors", VLA_OPT_RANGE, &o->distractors, "RANGE",
+                       "pairs written between storing and asking (default: 0)"),
+                0, most),
+        among(option("gate", VLA_OPT_LIST, &o->gates, "LIST",
+                     "vla's write: unit interpolate rls, or all (default: unit)"),
+              gate_names),
+        among(option("u", VLA_OPT_CHOICE, &o->u, "NAME", "vla's penalty: tied to the key, or random (default: tied)"),
+              u_names),
+        bounded(option("u-scale", VLA_OPT_REAL, &o->u_scale, "X", "length of u times sqrt(d) (default: 1)"), 0, 1e150),
+        bounded(option("decay", VLA_OPT_REAL, &o->decay, "X", "decay's gate g (default: 0.88)"), 0, 1),
+        among(option("match", VLA_OPT_CHOICE, &o->match, "NAME",
+                     "state: wider keys for memories of one matrix (default: none)"),
+              match_names),
+        {.name = NULL}};
+    const vla_option trained_rows[] = {
+        among(option("protocol", VLA_OPT_CHOICE, &o->protocol, "NAME",
+                     "paper: the authors' settings; tuned: one grid of rates for all (default: paper)"),
+              protocol_names),
+        among(option("mqar-form", VLA_OPT_CHOICE, &o->mqar_form, "NAME",
+                     "paper, or zoology: gaps and fillers (default: paper)"),
+              form_names),
+        option("quick", VLA_OPT_FLAG, &o->quick, NULL, "a small network on 4 pairs, in seconds (default: off)"),
+        bounded(option("steps", VLA_OPT_INT, &o->steps, "N", "training steps (default: the protocol's)"), 1, 1 << 30),
+        bounded(option("batch", VLA_OPT_INT, &o->batch, "N", "sequences a step (default: the protocol's)"), 1, 1 << 20),
+        bounded(option("lr", VLA_OPT_REAL, &o->lr, "X", "learning rate (default: the protocol's)"), 1e-300, 1e300),
+        bounded(option("vocab", VLA_OPT_INT, &o->vocab, "N", "tokens (default: 128)"), 3, 1 << 20),
+        option("short-conv", VLA_OPT_FLAG, &o->short_conv, NULL,
+               "a causal convolution of 4 taps on q, k and v (default: off)"),
+        among(option("out-norm", VLA_OPT_CHOICE, &o->out_norm, "NAME",
+                     "none, layer or rms before W_o, for every operator (default: the protocol's)"),
+              norm_names),
+        option("checkpoint", VLA_OPT_TEXT, &o->checkpoints, "DIR",
+               "keep training states there; --resume goes on from them (default: none)"),
+        option("dump", VLA_OPT_TEXT, &o->dump, "DIR",
+               "q, k, v and u of the trained network's last block (default: none)"),
+        option("gradients", VLA_OPT_FLAG, &o->gradients, NULL,
+               "|dL/dx| against lag, untrained and trained (default: off)"),
+        option("norms", VLA_OPT_FLAG, &o->norms, NULL,
+               "state norms of the untrained network at 1,000 tokens (default: off)"),
+        {.name = NULL}};
+    vla_option_group groups[4 + VLA_COMMON_GROUPS] = {
+        {"vla-capacity", rows}, {"recall", recall_rows}, {"mqar and copy", trained_rows}};
     const vla_option_group *shared = vla_common_groups(&o->common);
     if (!shared) return *exit_code = 2, false;
-    memcpy(groups + 2, shared, (VLA_COMMON_GROUPS + 1) * sizeof *groups);
-    const vla_cli cli = {"vla-capacity", "vla-capacity recall [OPTIONS]",
-                         "How many associations a memory holds: recall writes random pairs and asks for each.", groups,
-                         &o->common};
+    memcpy(groups + 3, shared, (VLA_COMMON_GROUPS + 1) * sizeof *groups);
+    const vla_cli cli = {
+        "vla-capacity", "vla-capacity recall | mqar | copy [OPTIONS]",
+        "How many associations a memory holds: recall writes random pairs and asks for each; mqar and copy train a\n"
+        "two-layer transformer on the paper's tasks.",
+        groups, &o->common};
     return vla_cli_parse(&cli, argc, argv, words, stdout, stderr, exit_code);
 }
 
@@ -307,8 +396,7 @@ static vla_status read_old(session *s, vla_error *error)
 {
     if (s->o->from) return vla_records_read(&s->old, s->o->from, error);
     for (int64_t i = 0; s->o->common.resume && i < s->o->common.outputs.count; i++) {
-        const char *path = s->o->common.outputs.values[i];
-        const char *dot = strrchr(path, '.');
+        const char *path = s->o->common.outputs.values[i], *dot = strrchr(path, '.');
         if (!dot || strcmp(dot, ".md") == 0 || access(path, R_OK) != 0) continue;
         return vla_records_read(&s->old, path, error);
     }
@@ -319,24 +407,74 @@ static vla_status open_session(session *s, vla_error *error)
 {
     const vla_common *c = &s->o->common;
     const int threads = c->threads.count ? (int)c->threads.values[0] : vla_cpu_count();
+    s->started = s->told = monotonic();
+    s->progress = vla_progress_start(c->quiet);
     vla_status status = read_old(s, error);
     if (!status) status = vla_pool_create(&s->pool, threads, error);
     vla_record *meta = status ? NULL : vla_meta(threads);
     if (!status) status = vla_common_report(c, meta, &s->report, &s->table, error);
     vla_record_destroy(meta);
-    s->progress = vla_progress_start(c->quiet);
+    return status;
+}
+
+static vla_status draw(session *s, vla_error *error)
+{
+    char note[200];
+    int64_t written = 0;
+    vla_status status = vla_directory_make(s->o->common.plot, error);
+    if (!status) status = vla_task_figures(s->o->common.plot, &s->all, &written, note, sizeof note, error);
+    if (!status && note[0] && !s->o->common.quiet) fprintf(stderr, "vla-capacity: %s\n", note);
     return status;
 }
 
 static vla_status close_session(session *s, vla_status status, vla_error *error)
 {
     vla_progress_clear(&s->progress);
-    if (s->report && s->table && !status && !s->o->common.dry_run) verdict_table(stdout, &s->all);
+    const bool done = s->report && !status && !s->o->common.dry_run;
+    if (done && s->table) vla_verdict_table(stdout, &s->all);
+    if (done && s->o->common.plot) status = draw(s, error);
+    if (!status) status = vla_stream_flush(stdout, "stdout", error);
     const vla_status closed = s->report ? vla_report_close(s->report, status ? NULL : error) : VLA_OK;
     vla_records_clear(&s->old);
     vla_records_clear(&s->all);
+    vla_key_bank_destroy(&s->bank);
     vla_pool_destroy(s->pool);
     return status ? status : closed;
+}
+
+static vla_status run(session *s, vla_error *error)
+{
+    const vla_row_sink sink = {add_row, is_wanted, step, s};
+    const vla_status status = keep_old(s, error);
+    if (status) return status;
+    return strcmp(s->word, "recall") == 0 ? recall(s, &sink, error) : trained(s, &sink, error);
+}
+
+static int result_of(const session *s)
+{
+    const vla_common *c = &s->o->common;
+    if (s->failed || (c->strict && (s->skipped || s->refuted || s->interrupted))) return 1;
+    return s->refuted && c->fail_on && strcmp(c->fail_on, "refuted") == 0 ? 5 : 0;
+}
+
+static int start(options *o, const vla_strings *words)
+{
+    static const char *const accepted[] = {"recall", "mqar", "copy", NULL};
+    session s = {.o = o, .word = words->count == 1 ? words->values[0] : NULL};
+    vla_error error = {0};
+    vla_interrupt_install();
+    vla_status status = VLA_OK;
+    if (position(accepted, s.word) < 0)
+        status = vla_fail(&error, VLA_ERR_ARGUMENT, "%s%s%s: recall, mqar or copy is accepted", words->count ? "'" : "",
+                          words->count ? words->values[words->count - 1] : "no task", words->count ? "'" : "");
+    if (!status) status = open_session(&s, &error);
+    if (!status) status = run(&s, &error);
+    status = close_session(&s, status, &error);
+    if (status) return complain(&error);
+    if (!o->common.quiet)
+        fprintf(stderr, "run %lld, passed %lld, skipped %lld, failed %lld\n", (long long)s.run, (long long)s.passed,
+                (long long)s.skipped, (long long)s.failed);
+    return result_of(&s);
 }
 
 int main(int argc, char **argv)
@@ -344,24 +482,10 @@ int main(int argc, char **argv)
     options o = {.trials = 20, .codebook = 128, .decay = 0.88, .u_scale = 1};
     vla_common_init(&o.common);
     vla_strings words = {0};
-    vla_error error = {0};
     int exit_code = 0;
     setlocale(LC_ALL, "C");
     openblas_set_num_threads(1); /* work is shared out by the pool */
-    if (parse(&o, argc, argv, &words, &exit_code)) {
-        vla_interrupt_install();
-        session s = {.o = &o};
-        vla_status status = VLA_OK;
-        if (words.count != 1 || strcmp(words.values[0], "recall") != 0)
-            status = vla_fail(&error, VLA_ERR_ARGUMENT, "'%s': recall is accepted", words.count ? words.values[0] : "");
-        if (!status) status = open_session(&s, &error);
-        if (!status) status = recall(&s, &error);
-        status = close_session(&s, status, &error);
-        if (!status && !o.common.quiet)
-            fprintf(stderr, "run %lld, passed %lld, skipped %lld, failed %lld\n", (long long)s.run, (long long)s.passed,
-                    (long long)s.skipped, (long long)s.failed);
-        exit_code = status ? complain(&error) : s.failed || (s.skipped && o.common.strict) ? 1 : 0;
-    }
+    if (parse(&o, argc, argv, &words, &exit_code)) exit_code = start(&o, &words);
     vla_strings_free(&words);
     free_options(&o);
     return exit_code;

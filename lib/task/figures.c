@@ -1,0 +1,267 @@
+#include "lib/base/status.h"
+#include "lib/measure/statistics.h"
+#include "lib/op/registry.h"
+#include "lib/report/figure.h"
+#include "lib/task/tables.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SERIES = 24, POINTS = 256, NAME = 96 };
+
+/* One figure being gathered. Series are told apart by title. */
+typedef struct plot {
+    vla_figure figure;
+    char name[NAME], title[2 * NAME], titles[SERIES][NAME];
+    vla_series series[SERIES];
+    double x[SERIES][POINTS], y[SERIES][POINTS], low[SERIES][POINTS], high[SERIES][POINTS];
+    int64_t count[SERIES];
+} plot;
+
+typedef struct shelf {
+    const char *directory;
+    const vla_records *records;
+    int64_t written;
+    char *note;
+    size_t note_size;
+    plot *p;
+} shelf;
+
+static double number(const vla_record *row, const char *name)
+{
+    return vla_record_number(row, name, (double)NAN);
+}
+
+static bool text_is(const vla_record *row, const char *name, const char *value)
+{
+    return strcmp(vla_record_text(row, name, ""), value) == 0;
+}
+
+static void start(plot *p, const char *name, const char *title, const char *x, const char *y, bool log_x, bool log_y)
+{
+    memset(p, 0, sizeof *p);
+    snprintf(p->name, sizeof p->name, "%s", name);
+    snprintf(p->title, sizeof p->title, "%s", title);
+    p->figure =
+        (vla_figure){.name = p->name, .title = p->title, .x_label = x, .y_label = y, .log_x = log_x, .log_y = log_y};
+}
+
+static void put(plot *p, const char *title, vla_mark mark, double x, double y, double low, double high)
+{
+    int i = 0;
+    while (i < p->figure.series_count && strcmp(p->titles[i], title) != 0) i++;
+    if (i == SERIES || p->count[i] == POINTS || !isfinite(x) || !isfinite(y)) return;
+    if (i == p->figure.series_count) {
+        p->figure.series_count++;
+        snprintf(p->titles[i], NAME, "%s", title);
+        p->series[i].mark = mark;
+    }
+    int64_t at = p->count[i]++; /* kept in order of x */
+    for (; at > 0 && p->x[i][at - 1] > x; at--) {
+        p->x[i][at] = p->x[i][at - 1], p->y[i][at] = p->y[i][at - 1];
+        p->low[i][at] = p->low[i][at - 1], p->high[i][at] = p->high[i][at - 1];
+    }
+    p->x[i][at] = x, p->y[i][at] = y, p->low[i][at] = low, p->high[i][at] = high;
+}
+
+static vla_status finish(shelf *s, vla_error *error)
+{
+    plot *p = s->p;
+    if (p->figure.series_count == 0) return VLA_OK;
+    for (int i = 0; i < p->figure.series_count; i++) {
+        vla_series *line = &p->series[i];
+        line->title = p->titles[i], line->count = p->count[i];
+        line->x = p->x[i], line->y = p->y[i];
+        if (line->mark == VLA_QUARTILES) line->low = p->low[i], line->high = p->high[i];
+    }
+    p->figure.series = p->series;
+    bool rendered;
+    const vla_status status = vla_figure_write(s->directory, &p->figure, &rendered, s->note, s->note_size, error);
+    if (!status) s->written++;
+    return status;
+}
+
+static const char *memory_name(const vla_record *row, char *name)
+{
+    const char *setting = vla_record_text(row, "setting", NULL);
+    snprintf(name, NAME, "%s%s%.60s", vla_record_text(row, "op", "?"), setting ? ", " : "", setting ? setting : "");
+    return name;
+}
+
+static bool same_world(const vla_record *row, const char *kind, const char *keys, double d)
+{
+    return text_is(row, "kind", kind) && text_is(row, "keys", keys) && (isnan(d) || number(row, "d") == d) &&
+           number(row, "distractors") == 0;
+}
+
+static vla_status accuracy_by_n(shelf *s, const char *keys, double d, vla_error *error)
+{
+    char name[NAME], title[NAME], who[NAME];
+    snprintf(name, sizeof name, "recall_n_%s_d%.0f", keys, d);
+    snprintf(title, sizeof title, "Recall of n pairs, %s keys, d = %.0f", keys, d);
+    start(s->p, name, title, "pairs n", "accuracy", true, false);
+    const vla_vertical line = {d, d, "n = d"};
+    s->p->figure.verticals = &line, s->p->figure.vertical_count = 1;
+    for (int64_t i = 0; i < s->records->count; i++) {
+        const vla_record *row = s->records->rows[i];
+        if (same_world(row, "recall", keys, d))
+            put(s->p, memory_name(row, who), VLA_QUARTILES, number(row, "n"), number(row, "accuracy"),
+                number(row, "accuracy_lo"), number(row, "accuracy_hi"));
+    }
+    return finish(s, error);
+}
+
+static vla_status accuracy_by_age(shelf *s, const char *keys, double d, vla_error *error)
+{
+    char name[NAME], title[NAME], who[NAME], field[16];
+    snprintf(name, sizeof name, "recall_age_%s_d%.0f", keys, d);
+    snprintf(title, sizeof title, "Recall by age at n = 2d, %s keys, d = %.0f", keys, d);
+    start(s->p, name, title, "quarter of the writing order (1 oldest)", "accuracy", false, false);
+    for (int64_t i = 0; i < s->records->count; i++) {
+        const vla_record *row = s->records->rows[i];
+        for (int q = 1; same_world(row, "recall", keys, d) && number(row, "n") == 2 * d && q <= 4; q++) {
+            snprintf(field, sizeof field, "age_q%d", q);
+            put(s->p, memory_name(row, who), VLA_LINESPOINTS, q, number(row, field), 0, 0);
+        }
+    }
+    return finish(s, error);
+}
+
+static vla_status accuracy_by_bytes(shelf *s, const char *keys, vla_error *error)
+{
+    char name[NAME], title[NAME], who[NAME];
+    snprintf(name, sizeof name, "recall_state_%s", keys);
+    snprintf(title, sizeof title, "Pairs recalled against state, %s keys", keys);
+    start(s->p, name, title, "state (bytes, float32)", "n95", true, true);
+    for (int64_t i = 0; i < s->records->count; i++) {
+        const vla_record *row = s->records->rows[i];
+        if (!same_world(row, "capacity", keys, (double)NAN) || text_is(row, "op", "softmax")) continue;
+        const double matrices = text_is(row, "op", "vla") || text_is(row, "op", "rls") ? number(row, "dk") : 0;
+        put(s->p, memory_name(row, who), VLA_LINESPOINTS, 4 * number(row, "dk") * (number(row, "dv") + matrices),
+            number(row, "n95"), 0, 0);
+    }
+    return finish(s, error);
+}
+
+static vla_status capacity_by_width(shelf *s, const char *keys, vla_error *error)
+{
+    char name[NAME], title[NAME], who[NAME];
+    snprintf(name, sizeof name, "recall_capacity_%s", keys);
+    snprintf(title, sizeof title, "Capacity n95, %s keys", keys);
+    start(s->p, name, title, "width d", "n95", true, true);
+    for (int64_t i = 0; i < s->records->count; i++) {
+        const vla_record *row = s->records->rows[i];
+        if (!same_world(row, "capacity", keys, (double)NAN)) continue;
+        put(s->p, memory_name(row, who), VLA_QUARTILES, number(row, "d"), number(row, "n95"), number(row, "n95_lo"),
+            number(row, "n95_hi"));
+        put(s->p, "n = d", VLA_DASHED, number(row, "d"), number(row, "d"), 0, 0);
+    }
+    return finish(s, error);
+}
+
+static bool first_of(const vla_records *records, int64_t i, bool with_width)
+{
+    const vla_record *row = records->rows[i];
+    for (int64_t j = 0; j < i; j++)
+        if (text_is(records->rows[j], "kind", "recall") &&
+            text_is(records->rows[j], "keys", vla_record_text(row, "keys", "")) &&
+            (!with_width || number(records->rows[j], "d") == number(row, "d")))
+            return false;
+    return true;
+}
+
+static vla_status recall_figures(shelf *s, vla_error *error)
+{
+    vla_status status = VLA_OK;
+    for (int64_t i = 0; !status && i < s->records->count; i++) {
+        const vla_record *row = s->records->rows[i];
+        if (!text_is(row, "kind", "recall")) continue;
+        const char *keys = vla_record_text(row, "keys", "?");
+        if (first_of(s->records, i, true)) {
+            status = accuracy_by_n(s, keys, number(row, "d"), error);
+            if (!status) status = accuracy_by_age(s, keys, number(row, "d"), error);
+        }
+        if (!status && first_of(s->records, i, false)) {
+            status = capacity_by_width(s, keys, error);
+            if (!status) status = accuracy_by_bytes(s, keys, error);
+        }
+    }
+    return status;
+}
+
+/* Accuracy against n or T: the median over seeds, bars from the lowest to the highest. */
+static vla_status trained_accuracy(shelf *s, const char *field, vla_error *error)
+{
+    char name[NAME], who[NAME];
+    snprintf(name, sizeof name, "trained_%s", field);
+    start(s->p, name, "Trained recall (bars: all seeds)", field[0] == 'n' ? "pairs n" : "sequence length T", "accuracy",
+          true, false);
+    for (int64_t i = 0; i < s->records->count; i++) {
+        const vla_record *row = s->records->rows[i];
+        if (!text_is(row, "kind", "train") || text_is(row, "task", "copy") || !text_is(row, "status", "ok")) continue;
+        double values[POINTS];
+        int64_t seeds = 0;
+        bool first = true;
+        for (int64_t j = 0; j < s->records->count && seeds < POINTS; j++) {
+            const vla_record *other = s->records->rows[j];
+            if (!text_is(other, "kind", "train") || !text_is(other, "cell", vla_record_text(row, "cell", "")) ||
+                !text_is(other, "status", "ok") || number(other, "lr") != number(row, "lr"))
+                continue;
+            if (j < i) first = false;
+            values[seeds++] = number(other, "accuracy");
+        }
+        if (!first) continue;
+        vla_sort(values, seeds);
+        snprintf(who, sizeof who, "%s, %s", vla_record_text(row, "op", "?"), vla_record_text(row, "protocol", "?"));
+        put(s->p, who, VLA_QUARTILES, number(row, field), vla_quantile(values, seeds, 0.5), values[0],
+            values[seeds - 1]);
+    }
+    return finish(s, error);
+}
+
+static vla_status training_curves(shelf *s, vla_error *error)
+{
+    start(s->p, "training_curves", "Training loss", "step", "cross-entropy (nats)", false, true);
+    for (int64_t i = 0; i < s->records->count; i++) {
+        const vla_record *row = s->records->rows[i];
+        const vla_value *curve = vla_record_get(row, "curve");
+        if (!text_is(row, "kind", "train") || !curve || curve->type != VLA_VALUE_REALS) continue;
+        const double stretch = number(row, "steps") / (double)curve->reals.count;
+        for (int64_t k = 0; k < curve->reals.count; k++)
+            put(s->p, vla_record_text(row, "case", "?"), VLA_LINES, ((double)k + 0.5) * stretch, curve->reals.data[k],
+                0, 0);
+    }
+    return finish(s, error);
+}
+
+static vla_status gradient_by_lag(shelf *s, vla_error *error)
+{
+    char who[NAME];
+    start(s->p, "gradient_lag", "Gradient of the last answer", "lag (tokens)", "|dL/dx|", true, true);
+    for (int64_t i = 0; i < s->records->count; i++) {
+        const vla_record *row = s->records->rows[i];
+        const vla_value *trained = vla_record_get(row, "trained");
+        if (!text_is(row, "kind", "gradient") || number(row, "lag") < 1) continue;
+        snprintf(who, sizeof who, "%.70s, %s", vla_record_text(row, "case", "?"),
+                 trained && trained->boolean ? "trained" : "untrained");
+        put(s->p, who, VLA_LINESPOINTS, number(row, "lag"), number(row, "gradient"), 0, 0);
+    }
+    return finish(s, error);
+}
+
+vla_status vla_task_figures(const char *directory, const vla_records *records, int64_t *written, char *note,
+                            size_t note_size, vla_error *error)
+{
+    shelf s = {directory, records, 0, note, note_size, malloc(sizeof(plot))};
+    if (!s.p) return vla_fail(error, VLA_ERR_MEMORY, "figures: out of memory");
+    if (note_size) note[0] = '\0';
+    vla_status status = recall_figures(&s, error);
+    if (!status) status = trained_accuracy(&s, "n", error);
+    if (!status) status = trained_accuracy(&s, "T", error);
+    if (!status) status = training_curves(&s, error);
+    if (!status) status = gradient_by_lag(&s, error);
+    free(s.p);
+    *written = s.written;
+    return status;
+}
