@@ -20,8 +20,8 @@ static void jacobian_is_the_derivative_of_the_naive_form(void **state)
             p.no_normalise = i == 4;
             p.refresh_period = ops[i] == VLA_VLA ? 30 : 0;
             p.refresh_eps = 1e-2;
-            const vla_source source = {.kind = VLA_SOURCE_PAPER, .heads = 1, .dk = 5, .dv = 3, .features = p.features,
-                                       .seed = 8};
+            const vla_source source = {
+                .kind = VLA_SOURCE_PAPER, .heads = 1, .dk = 5, .dv = 3, .features = p.features, .seed = 8};
             double gap = NAN;
             vla_error error = {VLA_OK, ""};
             if (vla_derivative_gap(&p, &source, 0, steps, exec, VLA_NAIVE, VLA_F64, &gap, &error))

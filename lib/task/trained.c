@@ -390,8 +390,8 @@ static vla_status run_cell(runner *x, vla_op op, int64_t n, int64_t T, vla_error
     double lr = s->lr > 0 ? s->lr : s->quick ? 2e-3 : 3e-4, accuracy;
     job j;
     make_job(&j, s, op, n, T, (uint64_t)s->seeds[0], lr);
-    vla_status status = vla_sequences_check(&j.sequences, error);
-    if (!status && s->tuned && !(s->lr > 0)) status = choose_rate(x, &j, &lr, error);
+    vla_status status = VLA_OK;
+    if (s->tuned && !(s->lr > 0)) status = choose_rate(x, &j, &lr, error);
     for (int64_t i = 0; !status && !x->stopped && i < s->seed_count; i++) {
         make_job(&j, s, op, n, T, (uint64_t)s->seeds[i], lr);
         status = run_job(x, &j, &accuracy, error);
@@ -437,6 +437,19 @@ static vla_status add_norm(runner *x, vla_op op, vla_error *error)
     return status;
 }
 
+/* Refuses an impossible size before anything is trained. */
+static vla_status check_sizes(const vla_trained_settings *s, vla_error *error)
+{
+    vla_status status = VLA_OK;
+    for (int64_t i = 0; i < s->n_count; i++)
+        for (int64_t t = 0; !status && t < (s->T ? s->T_count : 1); t++) {
+            const int64_t T = s->T ? s->T[t] : vla_sequences_length(s->kind, s->n[i]);
+            const vla_sequences sequences = {s->kind, s->vocab, s->n[i], T, 0};
+            status = vla_sequences_check(&sequences, error);
+        }
+    return status;
+}
+
 vla_status vla_trained_run(const vla_trained_settings *s, vla_pool *pool, const vla_records *known,
                            const vla_row_sink *sink, const vla_trained_watch *watch, bool *stopped, vla_error *error)
 {
@@ -444,7 +457,8 @@ vla_status vla_trained_run(const vla_trained_settings *s, vla_pool *pool, const 
     const int64_t lengths = s->T ? s->T_count : 1, jobs = s->n_count * lengths * s->op_count * s->seed_count;
     if (s->dump && (jobs != 1 || (s->tuned && !(s->lr > 0))))
         return vla_fail(error, VLA_ERR_ARGUMENT, "--dump takes one case: one operator, n, T, seed and rate");
-    vla_status status = s->checkpoints ? vla_directory_make(s->checkpoints, error) : VLA_OK;
+    vla_status status = check_sizes(s, error);
+    if (!status && s->checkpoints) status = vla_directory_make(s->checkpoints, error);
     for (int o = 0; !status && s->norms && o < s->op_count; o++) status = add_norm(&x, s->ops[o], error);
     for (int64_t i = 0; i < s->n_count; i++)
         for (int64_t t = 0; t < lengths; t++)

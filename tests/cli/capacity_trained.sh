@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# vla-capacity mqar and copy: a small vla learns 4 pairs exactly, its tensors feed the other programs; threads, resuming,
+# protocols, refusals.
+set -eu
+build=${1:-build}
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+program=$build/vla-capacity
+fail() {
+  echo "$*" >&2
+  exit 1
+}
+# all of 1,000 held-out sequences, four questions each
+"$program" mqar --quick --dump "$out/dump" -o "$out/quick.jsonl" >"$out/table" 2>"$out/log"
+jq -es 'map(select(.kind == "train")) | length == 1 and .[0].accuracy == 1 and .[0].scored == 4000 and .[0].train_s < 90' "$out/quick.jsonl" >/dev/null ||
+  fail "quick: $(jq -c 'select(.kind == "train") | {accuracy, scored, train_s}' "$out/quick.jsonl")"
+grep -q 'not measured here' "$out/table"
+"$build/vla-jacobian" --input "$out/dump" -q >/dev/null
+"$build/vla-bench" --input "$out/dump" --op vla --min-samples 1 --noise 1 -q >/dev/null
+
+small="--n 3 --steps 6 --batch 8 --seed 7 -q"
+rows() { jq -c 'select(.kind == "train") | del(.train_s, .tokens_per_s)'; }
+for task in mqar "mqar --mqar-form zoology" copy; do
+  # shellcheck disable=SC2086
+  "$program" $task $small --op all --threads 1 --format jsonl | rows >"$out/one"
+  # shellcheck disable=SC2086
+  "$program" $task $small --op all --threads 2 --format jsonl | rows >"$out/two"
+  [ "$(wc -l <"$out/one")" = 6 ] || fail "$task: $(wc -l <"$out/one") rows"
+  cmp "$out/one" "$out/two"
+done
+# stopped by the time limit, then resumed from its checkpoint: as if never stopped
+# shellcheck disable=SC2086
+"$program" mqar $small --op rls --format jsonl | rows >"$out/whole"
+# shellcheck disable=SC2086
+"$program" mqar $small --op rls --checkpoint "$out/kept" --time-limit 1e-9 -o "$out/part.jsonl" >/dev/null 2>&1
+[ -n "$(ls "$out/kept")" ] || fail "no checkpoint"
+[ "$(rows <"$out/part.jsonl" | wc -l)" = 0 ] || fail "a stopped run has a row"
+# shellcheck disable=SC2086
+"$program" mqar $small --op rls --checkpoint "$out/kept" -o "$out/part.jsonl" --resume >/dev/null
+rows <"$out/part.jsonl" | cmp - "$out/whole"
+# what is there is not trained again
+"$program" mqar --n 3 --steps 6 --batch 8 --seed 7 --op rls -o "$out/part.jsonl" --resume 2>"$out/log" >/dev/null
+grep -q '^run 0,' "$out/log" || fail "trained again: $(cat "$out/log")"
+# options reach the network, and its size is told
+# shellcheck disable=SC2086
+"$program" mqar $small --op delta --preset delta-pub --gradients --norms --format jsonl |
+  jq -es 'any(.kind == "train" and .conv == 4 and .out_norm == "rms" and .parameters > 800000) and any(.kind == "state" and .T == 1000 and .norm > 0)
+    and (map(select(.kind == "gradient" and .trained)) | length > 3 and all(.gradient > 0))' >/dev/null
+# a tuned case is a grid of rates; a case by its label
+[ "$("$program" mqar --protocol tuned --case mqar/vla/tuned/n24_T73 --dry-run | grep -c lr)" -ge 5 ]
+[ "$("$program" mqar --case mqar/vla/paper/n24_T73_s42 --dry-run)" = mqar/vla/paper/n24_T73_s42 ]
+# a loss that is not finite stops with its step and fails the run
+code=0
+"$program" mqar --n 3 --steps 20 --batch 8 --op linear --lr 1e30 --format jsonl >"$out/bad" 2>/dev/null || code=$?
+[ "$code" = 1 ] || fail "lr 1e30: exit $code"
+jq -es 'any(.kind == "train" and .status == "fail" and (.reason | test("step [0-9]+")))' "$out/bad" >/dev/null
+for bad in "mqar --n 127,128" "mqar --n 8 --T 17" "mqar --mqar-form zoology --n 64" "copy --T 64" "mqar --n 4 --vocab 4" "mqar --protocol x" \
+  "mqar --lr 0" "mqar --dump $out/d --op all" "mqar --from $out/none.jsonl" "recall mqar"; do
+  code=0
+  # shellcheck disable=SC2086
+  "$program" $bad --steps 1 --batch 1 >/dev/null 2>"$out/log" || code=$?
+  [ "$code" = 2 ] || [ "$code" = 3 ] || fail "$bad: exit $code"
+  [ "$(wc -l <"$out/log")" = 1 ] || fail "$bad: $(cat "$out/log")"
+done
