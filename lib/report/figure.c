@@ -141,7 +141,8 @@ enum { key_width = 70, key_sample = 8 }; /* characters across the figure; those 
 static int split_caption(const char *text, char lines[caption_lines][caption_width + 1])
 {
     int count = 0;
-    while (text && *text && count < caption_lines) {
+    if (!text) return 0;
+    while (*text && count < caption_lines) {
         size_t length = strlen(text), take = length;
         if (length > caption_width) {
             take = caption_width;
