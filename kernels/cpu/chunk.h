@@ -18,7 +18,8 @@
 enum { CHUNK_MAX = 256, WIDTH_MAX = 1 << 20 };
 
 typedef struct chunk_space {
-    int64_t dk, dv, kp, vp; /* widths and their padding */
+    int64_t dk, dv, kp, vp; /* widths and their padding; dv may be a slice of the problem's */
+    int64_t from;           /* first value column of the slice */
     int64_t c, cp;          /* tokens of a chunk and their padding */
     real *A;                /* [kp][kp] */
     real *S, *carry;        /* [kp][vp]; carry: what rounding took from S (linear) */
@@ -63,6 +64,7 @@ static __attribute__((unused)) int64_t chunk_carve(const vla_problem *p, int64_t
     const bool penalty = op_has_penalty(p->op), matrix = op_has_matrix(p->op), sum = op_has_sum(p->op);
     s->dk = p->dk, s->dv = p->dv, s->kp = PAD(p->dk), s->vp = PAD(p->dv);
     s->c = tokens, s->cp = (tokens + BLOCK - 1) / BLOCK * BLOCK;
+    s->from = 0;
     const int64_t kinds = penalty ? 3 : 2;
     s->A = matrix ? carve(base, &used, s->kp * s->kp, sizeof(real)) : NULL;
     s->S = carve(base, &used, s->kp * s->vp, sizeof(real));
@@ -118,7 +120,7 @@ static __attribute__((unused)) void chunk_begin(const vla_call *call, int64_t he
 {
     const vla_tensors *t = call->tensors;
     const real *S = t->state_in ? t->S : NULL, *A = t->state_in ? t->A : NULL, *n = t->state_in ? t->n : NULL;
-    state_load(s->S, s->kp, s->vp, S ? S + head * s->dv * s->dk : NULL, s->dk, s->dv);
+    state_load(s->S, s->kp, s->vp, S ? S + (head * call->problem->dv + s->from) * s->dk : NULL, s->dk, s->dv);
     if (s->A) matrix_load(s->A, s->kp, A ? A + head * s->dk * s->dk : NULL, s->dk, (real)(1 / call->problem->lambda0));
     if (s->carry) memset(s->carry, 0, (size_t)(s->kp * s->vp) * sizeof(real));
     if (!s->n) return;
@@ -130,9 +132,9 @@ static __attribute__((unused)) void chunk_begin(const vla_call *call, int64_t he
 static __attribute__((unused)) void chunk_end(const vla_call *call, int64_t head, const chunk_space *s)
 {
     const vla_tensors *t = call->tensors;
-    if (t->S) state_store((real *)t->S + head * s->dv * s->dk, s->dk, s->dv, s->S, s->vp);
+    if (t->S) state_store((real *)t->S + (head * call->problem->dv + s->from) * s->dk, s->dk, s->dv, s->S, s->vp);
     if (s->A && t->A) matrix_store((real *)t->A + head * s->dk * s->dk, s->dk, s->A, s->kp);
-    if (s->n && t->n) memcpy((real *)t->n + head * s->dk, s->n, (size_t)s->dk * sizeof(real));
+    if (s->n && t->n && s->from == 0) memcpy((real *)t->n + head * s->dk, s->n, (size_t)s->dk * sizeof(real));
 }
 
 /* The step count after the run. */
@@ -171,9 +173,9 @@ static __attribute__((unused)) void prefetch_chunk(const vla_call *call, int64_t
     const vla_tensors *t = call->tensors;
     prefetch_rows(t->q, p, head, at, s->c, s->dk);
     prefetch_rows(t->k, p, head, at, s->c, s->dk);
-    prefetch_rows(t->v, p, head, at, s->c, s->dv);
+    prefetch_rows(t->v, p, head, at, s->c, p->dv);
     if (op_has_penalty(p->op)) prefetch_rows(t->u, p, head, at, s->c, s->dk);
-    prefetch_rows(t->o, p, head, at, s->c, s->dv);
+    prefetch_rows(t->o, p, head, at, s->c, p->dv);
 }
 
 INLINE void zero_rows(real *rows, int64_t from, int64_t to, int64_t ld)
@@ -203,6 +205,24 @@ INLINE void load_queries(const vla_call *call, int64_t head, int64_t at, int64_t
     zero_rows(q, tokens, s->cp, s->kp);
 }
 
+/* Values of tokens b .. b + rows of the chunk, columns of the slice; returns the first row that is not finite, or rows.
+ */
+static __attribute__((unused)) int64_t load_values(const vla_call *call, int64_t head, int64_t at, int64_t b,
+                                                   int64_t rows, const chunk_space *s)
+{
+    const int64_t dv = call->problem->dv;
+    const real *v = token_row(call->tensors->v, call->problem, head, at + b, dv) + s->from;
+    real *r = s->r + b * s->vp, squares[BLOCK];
+    vec sum[BLOCK];
+    UNROLL
+    for (int i = 0; i < BLOCK; i++) sum[i] = vset(0);
+    for (int64_t i = 0; i < rows; i++) sum[i] = row_phi(VLA_IDENTITY, v + i * dv, s->dv, s->vp, r + i * s->vp);
+    block_sums(sum, squares);
+    for (int64_t i = 0; i < rows; i++)
+        if (!(squares[i] <= SQUARES_HIGH) && !row_load(v + i * dv, s->dv, s->vp, r + i * s->vp)) return i;
+    return rows;
+}
+
 /* Keys, values and logits of an operator without penalty for tokens b .. b + rows of the chunk; returns the first that
  * is not finite, or rows. */
 static __attribute__((unused)) int64_t load_key_block(const vla_call *call, int64_t head, int64_t at, int64_t b,
@@ -210,12 +230,12 @@ static __attribute__((unused)) int64_t load_key_block(const vla_call *call, int6
 {
     const vla_problem *p = call->problem;
     const vla_tensors *t = call->tensors;
-    const real *k = token_row(t->k, p, head, at + b, s->dk), *v = token_row(t->v, p, head, at + b, s->dv);
+    const real *k = token_row(t->k, p, head, at + b, s->dk);
     const real *logits = p->op == VLA_DELTA ? t->b : p->op == VLA_DECAY && p->gate == VLA_GATE_TOKEN ? t->g : NULL;
     real *key = s->rows + b * s->kp;
     int64_t good = p->op == VLA_LINEAR ? block_rows(p->features, k, s->dk, rows, s->kp, key)
                                        : block_unit(p->features, k, s->dk, rows, s->kp, 1, key, key);
-    good = least(good, block_rows(VLA_IDENTITY, v, s->dv, rows, s->vp, s->r + b * s->vp));
+    good = least(good, load_values(call, head, at, b, rows, s));
     for (int64_t i = 0; logits && i < rows; i++) {
         s->scalar[b + i] = sigmoid(logits[head * p->T + at + b + i]);
         if (s->scalar[b + i] != s->scalar[b + i]) good = least(good, i);
@@ -248,8 +268,8 @@ static __attribute__((unused)) int64_t load_keys(const vla_call *call, int64_t h
 static __attribute__((unused)) void chunk_output(const vla_call *call, int64_t head, int64_t at, int64_t tokens,
                                                  const chunk_space *s, const real *y, const real *den)
 {
-    real *o = (real *)call->tensors->o + (head * call->problem->T + at) * s->dv;
-    for (int64_t i = 0; i < tokens; i++, o += s->dv, y += s->vp) {
+    real *o = (real *)call->tensors->o + (head * call->problem->T + at) * call->problem->dv + s->from;
+    for (int64_t i = 0; i < tokens; i++, o += call->problem->dv, y += s->vp) {
         const real factor = den ? 1 / den[i] : 1;
         int64_t j = 0;
         for (; j + LANES <= s->dv; j += LANES) vstore(o + j, vload(y + j) * factor);

@@ -15,6 +15,9 @@
     FAST(VLA_DECAY, VLA_CHUNK, decay_chunk_cpu) \
     FAST(VLA_VLA, VLA_CHUNK, vla_chunk_cpu) \
     FAST(VLA_RLS, VLA_CHUNK, rls_chunk_cpu) \
+    FAST(VLA_LINEAR, VLA_SCAN, linear_scan_cpu) \
+    FAST(VLA_DELTA, VLA_SCAN, delta_scan_cpu) \
+    FAST(VLA_VLA, VLA_SCAN, vla_scan_cpu) \
     FAST(VLA_SOFTMAX, VLA_CHUNK, softmax_chunk_cpu) \
     FAST(VLA_SOFTMAX, VLA_RECURRENT, softmax_recurrent_cpu) \
     FAST(VLA_LINEAR, VLA_RECURRENT, linear_recurrent_cpu) \
