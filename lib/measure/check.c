@@ -54,8 +54,9 @@ void vla_buffers_poison(vla_buffers *b)
 
 static bool guarded(const void *memory, int64_t bytes)
 {
+    if (!memory) return true;
     const unsigned char *guard = (const unsigned char *)memory + bytes;
-    for (int i = 0; memory && i < GUARD_BYTES; i++)
+    for (int i = 0; i < GUARD_BYTES; i++)
         if (guard[i] != 0xff) return false;
     return true;
 }
