@@ -477,7 +477,7 @@ static int close_session(session *s, vla_status status, vla_error *error)
     vla_inputs_destroy(&s->inputs);
     vla_exec_destroy(s->exec);
     free(s->lambda0);
-    if (!c->quiet && !c->dry_run)
+    if (!status && !c->quiet && !c->dry_run)
         fprintf(stderr, "run %lld, passed %lld, skipped %lld, failed %lld%s\n", (long long)s->run, (long long)s->passed,
                 (long long)s->skipped, (long long)s->failed, s->interrupted ? ", interrupted" : "");
     if (status) fprintf(stderr, "vla-jacobian: %s\n", error->message);

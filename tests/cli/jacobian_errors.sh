@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Bad input to vla-jacobian: one line that names it and the documented exit code.
+set -u
+build=${1:-build}
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+jacobian=$build/vla-jacobian
+failures=0
+expect() { # code, what the message names, arguments..
+  local want=$1 names=$2 code=0
+  shift 2
+  timeout 60 "$jacobian" "$@" >"$out/stdout" 2>"$out/stderr" </dev/null || code=$?
+  if [ "$code" != "$want" ] || [ "$(wc -l <"$out/stderr")" != 1 ] || ! grep -qF -- "$names" "$out/stderr"; then
+    echo "FAILED (exit $code, expected $want naming '$names'): vla-jacobian $*"
+    cat "$out/stderr"
+    failures=$((failures + 1))
+  fi
+}
+npy() { # file, shape text, doubles in hexadecimal (little-endian) on stdin
+  local header="{'descr': '<f8', 'fortran_order': False, 'shape': ($2), }"
+  { printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "$header"; xxd -r -p; } >"$1"
+}
+one=000000000000f03f nan=000000000000f87f inf=000000000000f07f
+tensors() { # directory, name of the bad tensor, bad value
+  mkdir -p "$1"
+  for name in q k v u; do
+    local bad=$one
+    [ "$name" = "$2" ] && bad=$3
+    echo "$one$one$one$bad$one$one" | npy "$1/$name.npy" "3, 2"
+  done
+}
+tensors "$out/nan" k "$nan"
+tensors "$out/inf" v "$inf"
+tensors "$out/good" none "$one"
+expect 1 "k holds NaN at head 0, token 1" --input "$out/nan" -q
+expect 1 "v holds an infinity at head 0, token 1" --input "$out/inf" -q
+expect 2 "the input has 3 tokens" --input "$out/good" --T 4 -q
+expect 3 "missing" --input "$out/missing"
+expect 2 "softmax keeps no recurrent state" --op softmax -q
+expect 2 "unknown claim 'C99'" --verify C99
+expect 2 "--source" --source foo
+expect 2 "--goal" --goal foo
+expect 2 "--bound" --bound 0
+expect 2 "--bound" --bound nan
+expect 2 "--every" --every -1
+expect 2 "--lambda0s" --lambda0s 0.1,x
+expect 2 "--lambda0s" --lambda0s 0.1,-1
+expect 2 "use --d" --verify C8 --dk 4
+expect 2 "'what'" what
+expect 2 "--want" --T 4 --d 2 --want sigma_max -q
+expect 3 "nowhere" --from "$out/nowhere.jsonl"
+expect 3 "nowhere" --T 4 --d 2 -q --expect "$out/nowhere.jsonl"
+expect 3 "/proc/" --source adversary --goal jacobian --T 4 --d 2 --witness /proc/none -q
+timeout 60 "$jacobian" --T 8 --d 2 --H 1 -q --want sigma_max=7 >/dev/null 2>&1
+[ $? = 1 ] || { echo "FAILED: --want does not set the exit code"; failures=$((failures + 1)); }
+[ "$failures" = 0 ] && echo "jacobian_errors: passed"
+exit "$failures"
