@@ -105,59 +105,6 @@ static void note(void *context, const char *line)
     vla_progress_note(&((session *)context)->progress, "vla-jacobian: %s", line);
 }
 
-static void print_tables(const session *s)
-{
-    static const vla_column summary[] = {{"op", "operator", NULL, false},
-                                         {"source", "source", NULL, true},
-                                         {"T", "T", NULL, true},
-                                         {"dk", "dk", NULL, true},
-                                         {"lambda0", "lambda0", "%g", true},
-                                         {"refresh_period", "refresh", NULL, true},
-                                         {"n", "heads x seeds", NULL, true},
-                                         {"sigma_max", "max |J|", "%.6f", false},
-                                         {"closed_gap", "SVD - closed", "%.1e", false},
-                                         {"radius_max", "radius", "%.6f", false},
-                                         {"metric_max", "M-norm", "%.6f", false},
-                                         {"log10_product", "log10 |prod|", "%.3g", false},
-                                         {"log10_bound_sharp", "bound", "%.3g", false},
-                                         {"growth_rate", "rate/token", "%.3g", false},
-                                         {"log10_sigma_min", "log10 least", "%.3g", false},
-                                         {"c_min", "min c", "%.3f", false},
-                                         {"state_norm", "|S_T|", "%.4g", false},
-                                         {"residual_mean", "residual", "%.4g", false}};
-    static const vla_column witness[] = {{"goal", "adversary", NULL, false},
-                                         {"dk", "d", NULL, false},
-                                         {"T", "T", NULL, false},
-                                         {"quantity", "quantity", NULL, false},
-                                         {"value", "reached", "%.6g", false},
-                                         {"random_value", "random", "%.4g", false},
-                                         {"bound_value", "bound", "%.6g", false},
-                                         {"replay", "replay", NULL, false}};
-    static const vla_column derivative[] = {{"op", "operator", NULL, false},   {"source", "source", NULL, true},
-                                            {"form", "form", NULL, true},      {"dtype", "dtype", NULL, true},
-                                            {"t", "t", NULL, false},           {"gap", "difference - J", "%.1e", false},
-                                            {"status", "status", NULL, false}, {"reason", "reason", NULL, true}};
-    static const vla_column verdict[] = {{"claim", "claim", NULL, false},
-                                         {"part", "part", NULL, false},
-                                         {"source", "source", NULL, false},
-                                         {"verdict", "verdict", NULL, false},
-                                         {"value", "value", "%.5g", false},
-                                         {"lo", "lo", "%.4g", false},
-                                         {"hi", "hi", "%.4g", false},
-                                         {"worst", "worst", "%.5g", false},
-                                         {"expected", "claimed", "%.4g", false},
-                                         {"tolerance", "within", "%.1e", false},
-                                         {"corrected", "corrected", NULL, false},
-                                         {"condition", "condition", NULL, false},
-                                         {"stated", "stated", NULL, false},
-                                         {"replay", "replay", NULL, false}};
-    const bool verbose = s->o->common.verbose;
-    vla_table_print(stdout, &s->all, "summary", summary, sizeof summary / sizeof *summary);
-    vla_table_print(stdout, &s->all, "witness", witness, sizeof witness / sizeof *witness);
-    if (verbose || s->failed) vla_table_print(stdout, &s->all, "derivative", derivative, 8);
-    vla_table_print(stdout, &s->all, "verdict", verdict, verbose ? 14 : 13);
-}
-
 /* --- from options to a trial --- */
 
 static void read_sources(session *s)
@@ -197,6 +144,10 @@ static vla_status read_input(session *s, vla_error *error)
                               .u = in->tensor[VLA_IN_U].data,
                               .b = in->tensor[VLA_IN_B].data,
                               .g = in->gate == VLA_GATE_TOKEN ? in->tensor[VLA_IN_G].data : NULL};
+    for (int64_t i = 0; i < s->o->common.T.count; i++)
+        if (s->o->common.T.values[i] > in->Tk)
+            return vla_fail(error, VLA_ERR_ARGUMENT, "--T %lld: %s has %lld tokens",
+                            (long long)s->o->common.T.values[i], directory, (long long)in->Tk);
     if (in->gate == VLA_GATE_ROW) note(s, "warning: g has a gate per row of S, which has one Jacobian a row: not used");
     return VLA_OK;
 }
@@ -391,39 +342,6 @@ static vla_status dry_claims(const session *s)
     return VLA_OK;
 }
 
-/* A number within 1e-9 relative, or the same text. */
-static bool has_value(const vla_record *r, const char *field, const char *wanted)
-{
-    char *end = NULL;
-    const double value = strtod(wanted, &end);
-    if (end == wanted || *end) return !strcmp(vla_record_text(r, field, ""), wanted);
-    return fabs(vla_record_number(r, field, NAN) - value) <= 1e-9 * fmax(1e-3, fabs(value));
-}
-
-/* FIELD=X of --want against the summaries, or the verdicts where claims were tried. */
-static vla_status check_want(session *s, const char *want, vla_error *error)
-{
-    char field[80];
-    const char *equals = strchr(want, '='), *kind = s->o->verify.count ? "verdict" : "summary";
-    if (!equals || equals == want || equals - want >= (long)sizeof field)
-        return vla_fail(error, VLA_ERR_ARGUMENT, "--want: '%s': FIELD=X is accepted", want);
-    memcpy(field, want, (size_t)(equals - want));
-    field[equals - want] = '\0';
-    int64_t rows = 0;
-    for (int64_t i = 0; i < s->all.count; i++) {
-        const vla_record *r = s->all.rows[i];
-        if (strcmp(vla_record_text(r, "kind", ""), kind)) continue;
-        rows++;
-        if (has_value(r, field, equals + 1)) continue;
-        char line[300];
-        snprintf(line, sizeof line, "wanted %.200s, measured %.17g", want, vla_record_number(r, field, NAN));
-        note(s, line);
-        s->failed++;
-    }
-    if (rows > 0) return VLA_OK;
-    return vla_fail(error, VLA_ERR_ARGUMENT, "--want %s: no %s row was made", want, kind);
-}
-
 static vla_status judge(session *s, vla_error *error)
 {
     const vla_common *c = &s->o->common;
@@ -431,7 +349,12 @@ static vla_status judge(session *s, vla_error *error)
     vla_status status = VLA_OK;
     if (c->expect) status = vla_claims_compare(&s->all, c->expect, &differences, note, s, error);
     s->failed += differences;
-    for (int64_t i = 0; i < s->o->wants.count && !status; i++) status = check_want(s, s->o->wants.values[i], error);
+    const char *kind = s->o->verify.count ? "verdict" : "summary";
+    for (int64_t i = 0; i < s->o->wants.count && !status; i++) {
+        int64_t off = 0;
+        status = vla_claims_want(&s->all, kind, s->o->wants.values[i], &off, note, s, error);
+        s->failed += off;
+    }
     if (!status && c->plot) status = vla_jacobian_figures(&s->all, c->plot, note, s, error);
     return status;
 }
@@ -461,7 +384,7 @@ static vla_status run(session *s, vla_error *error)
             o->verify.count ? vla_claims_run(&s->trial, o->verify.values, o->verify.count, error) : measure(s, error);
     vla_progress_clear(&s->progress);
     if (o->common.dry_run) return status;
-    if (s->report && s->table && s->all.count) print_tables(s);
+    if (s->report && s->table && s->all.count) vla_jacobian_tables(stdout, &s->all, o->common.verbose);
     if (!status && !s->interrupted) status = judge(s, error);
     return status;
 }

@@ -1,7 +1,9 @@
 #include "lib/analysis/claims.h"
 #include "lib/base/status.h"
 #include "lib/report/report.h"
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const vla_claim vla_claims[] = {
@@ -85,4 +87,36 @@ vla_status vla_claims_compare(const vla_records *rows, const char *path, int64_t
     if (status) return status;
     if (compared == 0) return vla_fail(error, VLA_ERR_FILE, "%s: holds no verdict rows", path);
     return VLA_OK;
+}
+
+static bool has_value(const vla_record *r, const char *field, const char *wanted)
+{
+    char *end = NULL;
+    const double value = strtod(wanted, &end);
+    if (end == wanted || *end) return !strcmp(vla_record_text(r, field, ""), wanted);
+    return fabs(vla_record_number(r, field, NAN) - value) <= 1e-9 * fmax(1e-3, fabs(value));
+}
+
+vla_status vla_claims_want(const vla_records *rows, const char *kind, const char *want, int64_t *differences,
+                           void (*note)(void *context, const char *line), void *context, vla_error *error)
+{
+    char field[80], line[320];
+    const char *equals = strchr(want, '=');
+    if (!equals || equals == want || equals - want >= (long)sizeof field)
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--want: '%.100s': FIELD=X is accepted", want);
+    memcpy(field, want, (size_t)(equals - want));
+    field[equals - want] = '\0';
+    int64_t found = 0;
+    *differences = 0;
+    for (int64_t i = 0; i < rows->count; i++) {
+        const vla_record *r = rows->rows[i];
+        if (strcmp(vla_record_text(r, "kind", ""), kind)) continue;
+        found++;
+        if (has_value(r, field, equals + 1)) continue;
+        snprintf(line, sizeof line, "wanted %.200s, measured %.17g", want, vla_record_number(r, field, NAN));
+        note(context, line);
+        ++*differences;
+    }
+    if (found > 0) return VLA_OK;
+    return vla_fail(error, VLA_ERR_ARGUMENT, "--want %.100s: no %s row was made", want, kind);
 }

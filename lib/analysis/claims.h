@@ -30,4 +30,9 @@ vla_status vla_claims_run(const vla_trial *trial, const char *const *names, int6
 vla_status vla_claims_compare(const vla_records *rows, const char *path, int64_t *differences,
                               void (*note)(void *context, const char *line), void *context, vla_error *error);
 
+/* want: FIELD=X. Every row of a kind must have that value: a number within 1e-9 relative, or the same text.
+ * *differences counts those that have not; no such row at all is VLA_ERR_ARGUMENT. */
+vla_status vla_claims_want(const vla_records *rows, const char *kind, const char *want, int64_t *differences,
+                           void (*note)(void *context, const char *line), void *context, vla_error *error);
+
 #endif

@@ -9,6 +9,7 @@
 #ifndef VLA_ANALYSIS_SURVEY_H
 #define VLA_ANALYSIS_SURVEY_H
 #include "lib/analysis/trial.h"
+#include <stdio.h>
 
 typedef struct vla_survey {
     const vla_trial *trial;
@@ -39,6 +40,9 @@ vla_status vla_survey_adversary(const vla_survey *survey, vla_goal goal, vla_err
 /* What the figures need beyond that: growth rows at d = 32, 64, 96, 128, and state rows of every operator to T. */
 vla_status vla_survey_unnormalised(const vla_trial *trial, vla_error *error);
 vla_status vla_survey_states(const vla_trial *trial, const vla_op *ops, int op_count, int64_t T, vla_error *error);
+
+/* Summaries, witnesses and verdicts as tables; derivatives when one failed or with verbose. */
+void vla_jacobian_tables(FILE *stream, const vla_records *rows, bool verbose);
 
 /* Draws every figure the records allow into directory. note(context, line) hears of what was not rendered. */
 vla_status vla_jacobian_figures(const vla_records *rows, const char *directory,

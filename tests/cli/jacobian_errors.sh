@@ -34,7 +34,7 @@ tensors "$out/inf" v "$inf"
 tensors "$out/good" none "$one"
 expect 1 "k holds NaN at head 0, token 1" --input "$out/nan" -q
 expect 1 "v holds an infinity at head 0, token 1" --input "$out/inf" -q
-expect 2 "the input has 3 tokens" --input "$out/good" --T 4 -q
+expect 2 "has 3 tokens" --input "$out/good" --T 4 -q
 expect 3 "missing" --input "$out/missing"
 expect 2 "softmax keeps no recurrent state" --op softmax -q
 expect 2 "unknown claim 'C99'" --verify C99
