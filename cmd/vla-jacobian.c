@@ -254,6 +254,16 @@ static vla_status adversaries(session *s, const vla_survey *survey, vla_error *e
     return status;
 }
 
+/* A claim (or a file) has given this operator's growth already. */
+static bool has_states(const session *s, vla_op op)
+{
+    for (int64_t i = 0; i < s->all.count; i++)
+        if (!strcmp(vla_record_text(s->all.rows[i], "kind", ""), "state") &&
+            !strcmp(vla_record_text(s->all.rows[i], "op", ""), vla_op_name(op)))
+            return true;
+    return false;
+}
+
 static vla_status measure(session *s, vla_error *error)
 {
     const vla_common *c = &s->o->common;
@@ -301,8 +311,12 @@ static vla_status measure(session *s, vla_error *error)
     status = vla_survey_run(&survey, &failed, error);
     if (!status && s->adversary) status = adversaries(s, &survey, error);
     if (status || !c->plot || s->interrupted || c->dry_run) return status;
+    vla_op missing[VLA_OPS];
+    int missing_count = 0;
+    for (int i = 0; i < survey.op_count; i++)
+        if (!has_states(s, survey.ops[i])) missing[missing_count++] = survey.ops[i];
     status = vla_survey_unnormalised(&s->trial, error);
-    return status ? status : vla_survey_states(&s->trial, survey.ops, survey.op_count, FIGURE_T, error);
+    return status ? status : vla_survey_states(&s->trial, missing, missing_count, FIGURE_T, error);
 }
 
 static vla_status keep_old(session *s, vla_error *error)

@@ -357,12 +357,13 @@ vla_status vla_claim_bounded(const vla_trial *trial, vla_error *error)
 
 vla_status vla_survey_states(const vla_trial *trial, const vla_op *ops, int op_count, int64_t T, vla_error *error)
 {
-    const int64_t d = trial->d ? trial->d : 32, heads = trial->heads ? trial->heads : 4;
+    const int64_t d = trial->d ? trial->d : 16, heads = trial->heads ? trial->heads : 4;
     vla_source source;
     vla_problem problem;
     curve curves[VLA_OPS] = {0};
     vla_status status = VLA_OK;
-    for (int i = 0; !status && vla_trial_source(trial, i, heads, d, VLA_VLA, T, &source, &problem); i++) {
+    for (int i = 0; op_count > 0 && !status && vla_trial_source(trial, i, heads, d, VLA_VLA, T, &source, &problem);
+         i++) {
         const bool given = source.kind == VLA_SOURCE_TENSORS;
         for (int k = 0; k < (given ? 1 : 2) && !status; k++) {
             const values kind = given ? GIVEN : (values)k;
