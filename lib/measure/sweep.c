@@ -284,14 +284,17 @@ static vla_status finish_one(vla_sweep *s, vla_bench *b, vla_error *error)
     return add_row(s, vla_bench_record(b, &facts), b->status, error);
 }
 
-/* The machine's peaks at the threads of this group: measured at first, probed briefly again later. */
-static void probe_peaks(vla_sweep *s, const vla_case *c)
+/* The machine's peaks at the dtypes and threads of these cases: measured at first, probed briefly again later. */
+static void probe_peaks(vla_sweep *s, const vla_case *cases, int64_t count)
 {
-    const bool first = s->peaks.count == 0;
-    const double spare = vla_sweep_remaining(s);
-    if (c->backend != VLA_CPU || spare < 1) return;
-    vla_peaks_matrix(&s->peaks, c->dtype, c->threads, first ? 0.3 : 0.03);
-    if (s->peaks.bytes_per_s <= 0 || s->peaks.copy_threads != c->threads) vla_peaks_copy(&s->peaks, c->threads, 0.15);
+    for (int64_t i = 0; i < count; i++) {
+        const vla_case *c = &cases[i];
+        const bool again = i > 0 && c->dtype == cases[i - 1].dtype && c->threads == cases[i - 1].threads;
+        if (again || c->backend != VLA_CPU || vla_sweep_remaining(s) < 1) continue;
+        const bool known = vla_peaks_matrix(&s->peaks, c->dtype, c->threads, 0) > 0;
+        vla_peaks_matrix(&s->peaks, c->dtype, c->threads, known ? 0.03 : 0.3);
+        if (s->peaks.bytes_per_s <= 0) vla_peaks_copy(&s->peaks, c->threads, 0.15);
+    }
 }
 
 static vla_status run_group(vla_sweep *s, const vla_case *cases, int64_t count, double until, vla_error *error)
@@ -381,7 +384,7 @@ static vla_status run_size(vla_sweep *s, const vla_case *cases, int64_t count, d
         bytes += 2 * vla_work_bytes(&chosen[i].problem, chosen[i].dtype, true, true) +
                  3 * vla_state_bytes(&chosen[i].problem, chosen[i].dtype);
     const bool together = bytes < 0.4 * (double)vla_memory_available();
-    if (!status && kept > 0) probe_peaks(s, &chosen[0]);
+    if (!status && kept > 0) probe_peaks(s, chosen, kept);
     if (!status && kept > 0 && together) status = run_group(s, chosen, kept, budget, error);
     for (int64_t i = 0; !status && !together && i < kept && !vla_sweep_interrupted(s); i++)
         status = run_group(s, &chosen[i], 1, budget / (double)kept, error);
