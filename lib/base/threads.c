@@ -17,13 +17,12 @@ struct vla_pool {
     pthread_t *handles; /* threads - 1 of them */
     pthread_mutex_t mutex;
     pthread_cond_t wake, done;
-    atomic_uint generation; /* one more for every run */
-    atomic_int active;      /* workers not yet finished with the current run */
+    atomic_uint generation; /* one more for every run: what sleeping workers wait for */
     atomic_bool stop;
-    atomic_llong next;
-    int64_t items;
-    vla_task task;
-    void *context;
+    atomic_ullong ticket; /* number of the run above bit 40, next item below: an item of a past run cannot be taken */
+    atomic_llong items, finished;
+    _Atomic(vla_task) task;
+    _Atomic(void *) context;
 };
 
 typedef struct worker_start {
@@ -52,12 +51,30 @@ int vla_cpu_count(void)
     return count < 1 ? 1 : count;
 }
 
+enum { ITEM_BITS = 40 };
+#define ITEM_MASK ((1ULL << ITEM_BITS) - 1)
+
+/* Takes items until none is left. What is read between the load of the ticket and its exchange belongs to the ticket's
+ * run when the exchange succeeds, because a new run first moves the ticket on and only then changes the rest. So a
+ * worker that wakes late finds nothing to do, and nobody has to wait for it. */
 static void take_items(vla_pool *pool, int worker)
 {
     for (;;) {
-        const int64_t item = atomic_fetch_add(&pool->next, 1);
-        if (item >= pool->items) return;
-        pool->task(pool->context, item, worker);
+        unsigned long long ticket = atomic_load(&pool->ticket);
+        const long long items = atomic_load(&pool->items), item = (long long)(ticket & ITEM_MASK);
+        const vla_task task = atomic_load(&pool->task);
+        void *context = atomic_load(&pool->context);
+        if (item >= items) {
+            if (atomic_load(&pool->ticket) == ticket) return;
+            continue; /* another run began meanwhile */
+        }
+        if (!atomic_compare_exchange_strong(&pool->ticket, &ticket, ticket + 1)) continue;
+        task(context, item, worker);
+        if (atomic_fetch_add(&pool->finished, 1) + 1 == items) {
+            pthread_mutex_lock(&pool->mutex);
+            pthread_cond_signal(&pool->done);
+            pthread_mutex_unlock(&pool->mutex);
+        }
     }
 }
 
@@ -96,11 +113,6 @@ static void *worker_main(void *argument)
         seen = atomic_load(&pool->generation);
         if (atomic_load(&pool->stop)) return NULL;
         take_items(pool, start.worker);
-        if (atomic_fetch_sub(&pool->active, 1) == 1) {
-            pthread_mutex_lock(&pool->mutex);
-            pthread_cond_signal(&pool->done);
-            pthread_mutex_unlock(&pool->mutex);
-        }
     }
 }
 
@@ -112,15 +124,15 @@ static void next_generation(vla_pool *pool)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-static void wait_for_workers(vla_pool *pool)
+static void wait_for_items(vla_pool *pool, int64_t items)
 {
     struct timespec start;
     clock_gettime(CLOCK_MONOTONIC, &start);
     while (elapsed_ns(&start) < SPIN_NS)
         for (int i = 0; i < 256; i++)
-            if (atomic_load_explicit(&pool->active, memory_order_acquire) == 0) return;
+            if (atomic_load_explicit(&pool->finished, memory_order_acquire) == items) return;
     pthread_mutex_lock(&pool->mutex);
-    while (atomic_load(&pool->active) > 0) pthread_cond_wait(&pool->done, &pool->mutex);
+    while (atomic_load(&pool->finished) < items) pthread_cond_wait(&pool->done, &pool->mutex);
     pthread_mutex_unlock(&pool->mutex);
 }
 
@@ -183,12 +195,14 @@ void vla_pool_run(vla_pool *pool, int64_t items, vla_task task, void *context)
         for (int64_t i = 0; i < items; i++) task(context, i, 0);
         return;
     }
-    pool->items = items;
-    pool->task = task;
-    pool->context = context;
-    atomic_store(&pool->next, 0);
-    atomic_store(&pool->active, pool->threads - 1);
+    const unsigned long long run = (atomic_load(&pool->ticket) >> ITEM_BITS) + 1;
+    atomic_store(&pool->ticket, run << ITEM_BITS | ITEM_MASK); /* closed: no item has this number */
+    atomic_store(&pool->items, items);
+    atomic_store(&pool->task, task);
+    atomic_store(&pool->context, context);
+    atomic_store(&pool->finished, 0);
+    atomic_store(&pool->ticket, run << ITEM_BITS);
     next_generation(pool);
     take_items(pool, 0);
-    wait_for_workers(pool);
+    wait_for_items(pool, items);
 }
