@@ -33,6 +33,14 @@ static void hard_shapes(void **state)
     for (int i = 0; i < N_OPS; i++) check_both(problem(ops[i], 1, 1000, 24, 36), true, true, 1, 22);
 }
 
+/* A and n keep their digits in float over many tokens. */
+static void long_runs(void **state)
+{
+    (void)state;
+    check_both(problem(VLA_VLA, 1, 200000, 8, 3), true, false, 1, 42);
+    check_both(problem(VLA_LINEAR, 1, 200000, 8, 3), true, false, 1, 43);
+}
+
 /* Every chunk size gives naive's answer, whole blocks or not. */
 static void chunk_sizes(void **state)
 {
@@ -376,13 +384,21 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hard_shapes),  cmocka_unit_test(chunk_sizes),
-        cmocka_unit_test(options),      cmocka_unit_test(refresh_and_unstable_form),
-        cmocka_unit_test(scales),       cmocka_unit_test(split),
-        cmocka_unit_test(not_a_number), cmocka_unit_test(causal),
-        cmocka_unit_test(linear_in_v),  cmocka_unit_test(batch),
-        cmocka_unit_test(zero_key),     cmocka_unit_test(decay_of_one),
-        cmocka_unit_test(symmetric),    cmocka_unit_test(workspace_is_bounded),
+        cmocka_unit_test(hard_shapes),
+        cmocka_unit_test(chunk_sizes),
+        cmocka_unit_test(long_runs),
+        cmocka_unit_test(options),
+        cmocka_unit_test(refresh_and_unstable_form),
+        cmocka_unit_test(scales),
+        cmocka_unit_test(split),
+        cmocka_unit_test(not_a_number),
+        cmocka_unit_test(causal),
+        cmocka_unit_test(linear_in_v),
+        cmocka_unit_test(batch),
+        cmocka_unit_test(zero_key),
+        cmocka_unit_test(decay_of_one),
+        cmocka_unit_test(symmetric),
+        cmocka_unit_test(workspace_is_bounded),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,7 +22,9 @@ typedef struct chunk_space {
     int64_t from;           /* first value column of the slice */
     int64_t c, cp;          /* tokens of a chunk and their padding */
     real *A;                /* [kp][kp] */
-    real *S, *carry;        /* [kp][vp]; carry: what rounding took from S (linear) */
+    real *S;                /* [kp][vp] */
+    real *carry;            /* what rounding took from S (linear, [kp][vp]) or A (vla, [kp][kp]) */
+    bool compensate;        /* vla: whether A is summed with its carry */
     real *n, *n_carry;      /* [kp] running sum of kf, and what rounding took from it */
     real *rows;             /* [U] K Q, each [cp][kp] */
     real *panel;            /* [kp][3 cp or 2 cp]: rows transposed */
@@ -49,6 +51,11 @@ INLINE bool op_has_sum(vla_op op)
     return op == VLA_VLA || op == VLA_LINEAR;
 }
 
+INLINE int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 INLINE void *carve(char *base, int64_t *used, int64_t count, size_t size)
 {
     void *at = base ? base + *used : NULL;
@@ -68,7 +75,7 @@ static __attribute__((unused)) int64_t chunk_carve(const vla_problem *p, int64_t
     const int64_t kinds = penalty ? 3 : 2;
     s->A = matrix ? carve(base, &used, s->kp * s->kp, sizeof(real)) : NULL;
     s->S = carve(base, &used, s->kp * s->vp, sizeof(real));
-    s->carry = p->op == VLA_LINEAR ? carve(base, &used, s->kp * s->vp, sizeof(real)) : NULL;
+    s->carry = sum ? carve(base, &used, s->kp * (penalty ? s->kp : s->vp), sizeof(real)) : NULL;
     s->n = sum ? carve(base, &used, s->kp, sizeof(real)) : NULL;
     s->n_carry = sum ? carve(base, &used, s->kp, sizeof(real)) : NULL;
     s->rows = carve(base, &used, kinds * s->cp * s->kp, sizeof(real));
@@ -115,6 +122,15 @@ static __attribute__((unused)) vla_status chunk_workspace(const vla_problem *p, 
     return VLA_OK;
 }
 
+/* A sequence this long loses digits of A to rounding unless its updates are compensated. */
+enum { COMPENSATE_FROM = 4097 };
+INLINE bool is_long(const vla_call *call)
+{
+    const vla_tensors *t = call->tensors;
+    const int64_t before = t->state_in && t->t ? *t->t : 0;
+    return call->problem->T >= COMPENSATE_FROM - least(before, COMPENSATE_FROM);
+}
+
 /* Start of a head: the given state, or S = 0, A = I/lambda0, n = 0. */
 static __attribute__((unused)) void chunk_begin(const vla_call *call, int64_t head, chunk_space *s)
 {
@@ -122,7 +138,8 @@ static __attribute__((unused)) void chunk_begin(const vla_call *call, int64_t he
     const real *S = t->state_in ? t->S : NULL, *A = t->state_in ? t->A : NULL, *n = t->state_in ? t->n : NULL;
     state_load(s->S, s->kp, s->vp, S ? S + (head * call->problem->dv + s->from) * s->dk : NULL, s->dk, s->dv);
     if (s->A) matrix_load(s->A, s->kp, A ? A + head * s->dk * s->dk : NULL, s->dk, (real)(1 / call->problem->lambda0));
-    if (s->carry) memset(s->carry, 0, (size_t)(s->kp * s->vp) * sizeof(real));
+    s->compensate = is_long(call);
+    if (s->carry) memset(s->carry, 0, (size_t)(s->kp * (s->A ? s->kp : s->vp)) * sizeof(real));
     if (!s->n) return;
     memset(s->n, 0, (size_t)s->kp * sizeof(real));
     memset(s->n_carry, 0, (size_t)s->kp * sizeof(real));
@@ -148,11 +165,6 @@ INLINE void chunk_count(const vla_call *call)
 INLINE const real *token_row(const void *tensor, const vla_problem *p, int64_t head, int64_t at, int64_t width)
 {
     return (const real *)tensor + (head * p->T + at) * width;
-}
-
-INLINE int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 /* Asks for the rows of the next chunk, a chunk ahead: a stream that is touched once in thousands of cycles is not kept

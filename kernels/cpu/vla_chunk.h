@@ -50,6 +50,21 @@ static void make_alpha(const vla_problem *p, const real *x, const chunk_space *s
         for (int64_t b = 0; b < s->cp; b += BLOCK) block_normalise(x + b * s->kp, s->dk, s->kp, s->a + b * s->kp);
 }
 
+/* A -= W^T W. In long runs the sum is compensated: in float a million tokens would otherwise leave A's entries, by then
+ * small, with few digits. Symmetric to the last bit either way, as entries (i, j) and (j, i) add the same products in
+ * one order. */
+static void downdate(const chunk_space *s)
+{
+    const int64_t kp = s->kp, cp = s->cp;
+    const real *w = s->product;
+    if (!s->compensate) {
+        panel_downdate(s->A, kp, BLOCKS(s->dk), kp, w, kp, cp);
+        return;
+    }
+    for (int64_t i = 0; i < cp * kp; i += LANES) vstore(s->a + i, -vload(w + i)); /* a is free until it is made */
+    panel_update_carry(s->A, s->carry, kp, BLOCKS(s->dk), kp, w, kp, s->a, kp, cp);
+}
+
 /* From A at the start of the chunk: a for every token, and A at its end. */
 static void advance_penalty(const vla_problem *p, int64_t tokens, bool refresh, chunk_space *s)
 {
@@ -62,7 +77,7 @@ static void advance_penalty(const vla_problem *p, int64_t tokens, bool refresh, 
     solve_lower(w, kp, cp, kp, s->lower, cp, 1, s->inverse);
     solve_lower(s->gram, 2 * cp, cp, 2 * cp, s->lower, cp, 1, s->inverse);
     apply_lower(x, kp, w, kp, cp, kp, s->gram + cp, 1, 2 * cp, -1);
-    panel_downdate(s->A, kp, BLOCKS(s->dk), kp, w, kp, cp);
+    downdate(s);
     if (refresh) {
         const real e = (real)p->refresh_eps;
         const real *key = s->rows + (cp + tokens - 1) * kp;

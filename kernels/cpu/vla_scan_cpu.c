@@ -181,6 +181,8 @@ static void scan_head(scan_job *job)
         slice_carve(call->problem, &job->part, job->tokens, slice, job->slice_work, &s);
         chunk_begin(call, job->head, &s);
     }
+    job->penalty.compensate = is_long(call);
+    memset(job->penalty.carry, 0, (size_t)(kp * kp) * sizeof(real));
     job->at = 0;
     fill_stretch(job, &job->stretches[job->ready]);
     for (; job->stretches[job->ready].chunks > 0; job->ready = 1 - job->ready)
