@@ -54,14 +54,17 @@ CPU_OBJS := $(patsubst %.c,$(OBJ)/%.o,$(CPU_PLAIN)) $(call fast_objs,f32) $(call
 CU_SRC := $(wildcard kernels/cuda/*.cu)
 ifneq ($(CU_SRC),)
 ifeq ($(CUDA),1)
-CUDA_OBJS := $(patsubst %.cu,$(OBJ)/%.cu.o,$(CU_SRC))
+CUDA_OBJS := $(patsubst %.cu,$(OBJ)/%.cu.o,$(CU_SRC)) $(patsubst %.c,$(OBJ)/%.o,$(wildcard kernels/cuda/*.c))
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
-CPPFLAGS += -DVLA_WITH_CUDA
-LDLIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -lrt -lpthread -lstdc++
-NVARCH ?= -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_90,code=compute_90
+CPPFLAGS += -DVLA_WITH_CUDA -isystem $(CUDA_HOME)/include
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -lrt -lpthread -lstdc++
+LDLIBS += $(CUDA_LIBS)
+NVARCH ?= -gencode=arch=compute_80,code=[sm_80,compute_80] -gencode=arch=compute_90a,code=sm_90a
 NVFLAGS += -std=c++17 -O3 -lineinfo -I. -DVLA_WITH_CUDA -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra $(NVARCH)
 endif
 endif
+
+GPU_LIBS = $(CUDA_LIBS) -lm -ldl
 
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 
@@ -111,6 +114,11 @@ $(BUILD)/tests/%: $(OBJ)/tests/%.o $(BUILD)/libvla.a
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) $(shell pkg-config --libs cmocka) $(LDLIBS)
 
+# Links nothing but the library, so that it also runs on a machine with no OpenBLAS.
+$(BUILD)/test-gpu: $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/gpu/*.c)) $(BUILD)/libvla.a
+	$(call say,LD)
+	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) $(GPU_LIBS)
+
 setup:
 	@scripts/setup.sh
 
@@ -124,7 +132,7 @@ test: setup
 run-tests: all $(TEST_PROGRAMS)
 	@tests/run.sh $(BUILD)
 
-test-gpu: all
+test-gpu: $(BUILD)/test-gpu
 	@tests/run-gpu.sh $(BUILD)
 
 install: all

@@ -5,12 +5,21 @@
 #include "lib/base/threads.h"
 #include "lib/vla.h"
 
+/* What a kernel keeps between the runs of one plan (a library's handle and plans): made by the first run, ended by
+ * close when the plan is destroyed. */
+typedef struct vla_session {
+    void *data;
+    void (*close)(void *data);
+    const char *label; /* what runs, for records ("cudnn 9.14.0"), or NULL */
+} vla_session;
+
 typedef struct vla_call {
     const vla_problem *problem; /* Tk filled in; chunk and segments 0 where the kernel chooses */
     const vla_tensors *tensors;
     vla_pool *pool;
     void *work;   /* workspace() bytes, 64-byte aligned, contents undefined */
     void *stream; /* CUDA stream; NULL on the CPU */
+    vla_session *session;
 } vla_call;
 
 /* A kernel compiled for one element type and instruction set: what each kernel file exports, as a const object named

@@ -166,7 +166,7 @@ static inline void case_run(kernel_case *c, vla_form form, vla_isa isa, int thre
     }
     for (int i = 0; i < INPUTS; i++) before[i] = buffer_copy(&c->in[i], c->in[i].size);
     const vla_tensors tensors = case_tensors(c);
-    const vla_call call = {&c->p, &tensors, pool, buffer_data(&work), NULL};
+    const vla_call call = {&c->p, &tensors, pool, buffer_data(&work), NULL, NULL};
     assert_int_equal(variant->run(&call, &error), VLA_OK);
     buffer_check(&work);
     for (int i = 0; i < OUTPUTS; i++) buffer_check(&c->out[i]);

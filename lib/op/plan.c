@@ -1,3 +1,4 @@
+#include "kernels/cuda/device.h"
 #include "lib/base/sizes.h"
 #include "lib/base/status.h"
 #include "lib/op/registry.h"
@@ -17,6 +18,8 @@ struct vla_plan {
     vla_exec *exec;
     void *work;
     int64_t work_bytes;
+    void *stream;
+    vla_session session;
 };
 
 vla_status vla_exec_create(vla_exec **result, int threads, vla_isa isa, vla_error *error)
@@ -85,6 +88,7 @@ static vla_status prepare(vla_plan *plan, vla_form form, vla_backend backend, vl
     if (status != VLA_OK || !plan->variant->workspace) return status;
     status = plan->variant->workspace(&plan->problem, vla_exec_threads(plan->exec), &plan->work_bytes, error);
     if (status != VLA_OK) return status;
+    if (plan->kernel->backend == VLA_CUDA) return vla_device_alloc(&plan->work, plan->work_bytes, "workspace", error);
     return vla_alloc(&plan->work, plan->work_bytes, 1, "workspace", error);
 }
 
@@ -134,14 +138,18 @@ vla_status vla_plan_run(vla_plan *plan, const vla_tensors *tensors, vla_error *e
 {
     vla_status status = check_tensors(&plan->problem, tensors, error);
     if (status != VLA_OK) return status;
-    const vla_call call = {&plan->problem, tensors, plan->exec->pool, plan->work, NULL};
+    const vla_call call = {&plan->problem, tensors, plan->exec->pool, plan->work, plan->stream, &plan->session};
     return plan->variant->run(&call, error);
 }
 
 void vla_plan_destroy(vla_plan *plan)
 {
     if (!plan) return;
-    vla_free(plan->work);
+    if (plan->session.close) plan->session.close(plan->session.data);
+    if (plan->kernel && plan->kernel->backend == VLA_CUDA)
+        vla_device_free(plan->work);
+    else
+        vla_free(plan->work);
     free(plan);
 }
 
@@ -156,6 +164,14 @@ int64_t vla_plan_workspace(const vla_plan *plan)
 vla_isa vla_plan_isa(const vla_plan *plan)
 {
     return plan->isa;
+}
+void vla_plan_set_stream(vla_plan *plan, void *stream)
+{
+    plan->stream = stream;
+}
+const char *vla_plan_label(const vla_plan *plan)
+{
+    return plan->session.label ? plan->session.label : "";
 }
 
 vla_status vla_forward_f32(const vla_problem *problem, const vla_tensors *tensors, vla_error *error)

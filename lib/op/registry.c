@@ -1,7 +1,13 @@
 #include "lib/op/registry.h"
+#include "kernels/cuda/table.h"
 #include <stdio.h>
 
-static const vla_kernel *const tables[] = {vla_cpu_kernels};
+static const vla_kernel *const tables[] = {
+    vla_cpu_kernels,
+#ifdef VLA_WITH_CUDA
+    vla_cuda_kernels,
+#endif
+};
 
 const vla_kernel *vla_kernel_at(int i)
 {

@@ -39,5 +39,10 @@ const vla_kernel *vla_plan_kernel(const vla_plan *plan);
 int64_t vla_plan_workspace(const vla_plan *plan);
 vla_isa vla_plan_isa(const vla_plan *plan);
 vla_pool *vla_exec_pool(vla_exec *exec);
+/* Device plans only: the CUDA stream the runs are queued on (default: the null stream). A run returns when it is
+ * queued; tensors are device pointers, except t. */
+void vla_plan_set_stream(vla_plan *plan, void *stream);
+/* After the first run: what it ran, where a form has several ("cudnn 9.14.0"); otherwise "". */
+const char *vla_plan_label(const vla_plan *plan);
 
 #endif

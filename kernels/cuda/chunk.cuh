@@ -1,0 +1,95 @@
+/* The chunkwise forms on tensor cores: every chunk of 64 tokens becomes the affine map of the state that it is,
+ *   S' = S - S D + B,   O = O_loc + Qeff S^T,
+ * all chunks in parallel, and one walk over the maps with the outputs fused into it. With K unit keys, Q unit queries,
+ * V values, a write directions of a chunk's rows (stril strictly lower, tril with the diagonal):
+ *   N = I + stril(K a^T) ; Rv = N^-1 V ; Rk = N^-1 K ; P = tril(Q a^T)
+ *   O_loc = f P Rv ; Qeff = f (Q - P Rk) ; D = Rk^T a ; B = Rv^T a ;  f = |qf| / max(n.qf, eps) a row
+ * linear: a = K, N = I, V weighted by |kf|, D = 0. delta: a = beta K. vla: a_t = unit(A_t k_t) with (u unit rows)
+ *   A = M^-1, M = d lambda0 I + sum of u^T u before the chunk (A and u here are A/d and u sqrt d of the definition;
+ *   a does not see the factor) ; Z = U A ; G = I + Z U^T = L L^T ; W = L^-1 Z ; X = K A - tril(K W^T) W ; A -= W^T W,
+ * sixteen tokens at a time, so that A stays in registers as the accumulator of its own update.
+ *
+ * Launches for a stretch of chunks (workspace is bounded, so a long sequence takes several stretches):
+ *   prepare  features of u and k as tiles, sums of u^T u a segment and of kf a chunk     (vla; linear: kf only)
+ *   prefix   sums -> sums before, in order, so that results do not depend on the launch
+ *   penalty  a segment of chunks a warp (dk 64) or four (128): A = M^-1 by blocked sweep, then a for each token   (vla)
+ *   map      a block a chunk: D, B, Qeff, O_loc
+ *   walk     a block for some rows of S of a head: the walk and the outputs
+ * Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state and the
+ * maps, split in two bfloat16 for the inverse, float32 sums. NaN: rows that hold one are taken as zero and everything
+ * from the first one on is NaN in the output, which is what the recurrence gives. Not supported: float32, dk or dv
+ * above 128, refresh and no_normalise (recurrent has them). */
+#ifndef VLA_CUDA_CHUNK_CUH
+#define VLA_CUDA_CHUNK_CUH
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/rows8.cuh"
+
+namespace chunked
+{
+constexpr int C = 64, CT = C / 16; /* tokens a chunk, row tiles */
+
+struct arguments {
+    const void *q, *k, *v, *u, *b;
+    void *o, *alpha;
+    float *S; /* [heads,dv,dk] float32: start and end of the walk */
+    int64_t T, heads;
+    int64_t first_token;              /* of this stretch */
+    int64_t chunks, segments, stride; /* in this stretch; chunks a head has room for in the workspace */
+    int per_segment;
+    int dk, dv, dvp; /* dvp: dv rounded up to 16 */
+    vla_dtype dtype;
+    vla_features features;
+    bool qk_l2, ratio;
+    /* workspace, a chunk (head, chunk): tiles are frags */
+    frag *U, *K, *X;         /* [CT][DK/16][32] */
+    frag *D, *Q;             /* -D^T [DK/16][DK/16][32], Qeff [CT][DK/16][32] */
+    uint2 *B, *O;            /* B^T [dvp/8][DK/16][32], O_loc [dvp/8][CT][32] */
+    float *norm;             /* [C]: |kf| */
+    float *n;                /* [DK]: sum of kf, then its prefix */
+    float4 *M;               /* a segment: [DK/16][DK/8][32], then prefix */
+    float4 *M_carry;         /* a head: before the stretch, then after */
+    float *n_carry;          /* [DK] a head */
+    unsigned long long *bad; /* a head: first token that is not finite */
+};
+
+template <int DK> struct sizes {
+    static constexpr int KT = DK / 16;
+    static constexpr int64_t tiles = (int64_t)CT * KT * 32;        /* frags of U, K, X, Qeff a chunk */
+    static constexpr int64_t square = (int64_t)KT * KT * 32;       /* frags of D a chunk */
+    static constexpr int64_t matrix = (int64_t)KT * (DK / 8) * 32; /* float4 of M */
+    static constexpr int lanes = DK / 8;                           /* that share a row of 8 elements each */
+    static constexpr int warps = DK / 16;                          /* of prepare and map */
+};
+
+__device__ __forceinline__ void put8(__half *to, const float (&x)[8])
+{
+    uint4 raw;
+    raw.x = pack(f16_arithmetic{}, x[0], x[1]), raw.y = pack(f16_arithmetic{}, x[2], x[3]);
+    raw.z = pack(f16_arithmetic{}, x[4], x[5]), raw.w = pack(f16_arithmetic{}, x[6], x[7]);
+    *(uint4 *)to = raw;
+}
+
+/* 2^e with e = ceil(log2 x) for a positive normal x, else 1. */
+__device__ __forceinline__ float power_above(float x)
+{
+    if (!(x > 1e-30f && x < 1e30f)) return x >= 1e30f ? 1.2676506e30f : x > 0 ? 1e-30f : 1.0f;
+    const uint32_t bits = __float_as_uint(x);
+    return __uint_as_float(((bits >> 23) + ((bits & 0x7fffffu) ? 1u : 0u)) << 23);
+}
+
+/* First token from which a head's output is NaN. */
+__device__ __forceinline__ int64_t first_bad(const arguments &a, int64_t head)
+{
+    const unsigned long long bad = a.bad[head], none = INT64_MAX;
+    return (int64_t)(bad < none ? bad : none);
+}
+
+/* Position of element (row, column) of a DK x DK matrix kept as results of products: float index into float4s. */
+template <int DK> __host__ __device__ __forceinline__ int64_t result_index(int row, int column)
+{
+    const int lane = (row % 8) * 4 + (column % 8) / 2;
+    return 4 * ((int64_t)((row / 16) * (DK / 8) + column / 8) * 32 + lane) + (row % 16 / 8) * 2 + column % 2;
+}
+} /* namespace chunked */
+
+#endif

@@ -1,0 +1,234 @@
+/* Launching the chunkwise forms (chunk.cuh). */
+#ifndef VLA_CUDA_CHUNK_HOST_CUH
+#define VLA_CUDA_CHUNK_HOST_CUH
+#include "kernels/cuda/chunk_map.cuh"
+#include "kernels/cuda/chunk_walk.cuh"
+
+namespace chunked
+{
+constexpr int64_t BUDGET =
+    (int64_t)1 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
+
+/* How a problem is cut, and where everything is in the workspace. */
+struct layout {
+    int64_t heads, chunks, stride, segments, bytes;
+    int per_segment, dkp, dvp;
+    int64_t U, K, X, D, Q, B, O, norm, n, M, M_carry, n_carry, bad, S;
+};
+
+template <vla_op OP> layout plan(const vla_problem *p)
+{
+    layout l = {};
+    l.heads = p->B * p->H, l.chunks = (p->T + C - 1) / C;
+    l.dkp = p->dk <= 64 ? 64 : 128, l.dvp = (int)((p->dv + 15) / 16 * 16);
+    const int64_t KT = l.dkp / 16, rows = CT * KT * 512, square = OP == VLA_LINEAR ? 0 : KT * KT * 512,
+                  mapped = OP == VLA_VLA ? rows : 0;
+    const int64_t sums = OP == VLA_DELTA ? 0 : 1, values = l.dvp / 8 * KT * 256, outputs = l.dvp / 8 * CT * 256;
+    const int64_t each = 3 * mapped + square + rows + values + outputs + sums * (C + l.dkp) * 4 +
+                         (OP == VLA_VLA ? l.dkp * l.dkp * 4 : 0);
+    const int64_t fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
+    l.stride = l.chunks < 1 ? 1 : l.chunks < fit ? l.chunks : fit > 1 ? fit : 1;
+    /* an inverse costs about a chunk: one a segment, and as many segments as run at once */
+    const int64_t at_once = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? 8 : 2), work = l.heads * l.stride;
+    l.per_segment = (int)(work > 16 * at_once ? 16 : (work + at_once - 1) / at_once);
+    if (l.per_segment < 1 || OP != VLA_VLA) l.per_segment = 1;
+    l.segments = (l.stride + l.per_segment - 1) / l.per_segment;
+    int64_t at = 0;
+    const auto take = [&](int64_t bytes) {
+        const int64_t here = at;
+        at += (bytes + 255) / 256 * 256;
+        return here;
+    };
+    const int64_t all = l.heads * l.stride;
+    l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * mapped), l.D = take(all * square);
+    l.Q = take(all * rows), l.B = take(all * values), l.O = take(all * outputs);
+    l.norm = take(sums * all * C * 4), l.n = take(sums * all * l.dkp * 4);
+    const int64_t matrix = OP == VLA_VLA ? l.dkp * l.dkp * 4 : 0;
+    l.M = take(l.heads * l.segments * matrix), l.M_carry = take(l.heads * matrix);
+    l.n_carry = take(sums * l.heads * l.dkp * 4), l.bad = take(l.heads * 8), l.S = take(l.heads * p->dk * p->dv * 4);
+    l.bytes = at;
+    return l;
+}
+
+template <vla_op OP> vla_status workspace(const vla_problem *p, int, int64_t *bytes, vla_error *error)
+{
+    int64_t heads = 0, most = 0;
+    if (!vla_size_mul(p->B, p->H, &heads) || !vla_size_mul(heads, (int64_t)1 << 24, &most))
+        return vla_fail(error, VLA_ERR_MEMORY, "B*H %lld x %lld: the workspace is beyond 64-bit sizes", (long long)p->B,
+                        (long long)p->H);
+    *bytes = plan<OP>(p).bytes;
+    return VLA_OK;
+}
+
+template <vla_op OP> bool supports(const vla_problem *p, char *reason, size_t size)
+{
+    if (p->dk > 128 || p->dv > 128)
+        snprintf(reason, size, "dk %lld, dv %lld: accepted are up to 128", (long long)p->dk, (long long)p->dv);
+    else if (p->chunk != 0 && p->chunk != C)
+        snprintf(reason, size, "chunk %lld: the device form has chunks of %d", (long long)p->chunk, C);
+    else if (OP == VLA_VLA && p->refresh_period > 0)
+        snprintf(reason, size, "refresh: A is not a sum then; the recurrent form has it");
+    else if (OP == VLA_VLA && p->no_normalise)
+        snprintf(reason, size, "no_normalise: the unstable form leaves float16; the recurrent form has it");
+    else
+        return true;
+    return false;
+}
+
+static __global__ void finish_n(const __grid_constant__ arguments a, float *n, int dkp)
+{
+    const int64_t head = blockIdx.x;
+    const bool bad = first_bad(a, head) < a.T;
+    for (int c = (int)threadIdx.x; c < a.dk; c += blockDim.x)
+        n[head * a.dk + c] = bad ? NAN : a.n_carry[head * dkp + c];
+}
+
+/* A state of no tokens. */
+static __global__ void fresh_state(float *S, float *A, float *n, int dk, int dv, float diagonal)
+{
+    const int64_t head = blockIdx.x;
+    for (int i = (int)threadIdx.x; S && i < dv * dk; i += blockDim.x) S[head * dv * dk + i] = 0;
+    for (int i = (int)threadIdx.x; A && i < dk * dk; i += blockDim.x)
+        A[head * dk * dk + i] = i / dk == i % dk ? diagonal : 0.0f;
+    for (int i = (int)threadIdx.x; n && i < dk; i += blockDim.x) n[head * dk + i] = 0;
+}
+
+template <typename K> vla_status allow_shared(K *kernel, size_t bytes, vla_error *error)
+{
+    int device = 0, most = 0;
+    VLA_CUDA(cudaGetDevice(&device));
+    VLA_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    if (bytes > (size_t)most)
+        return vla_fail(error, VLA_ERR_UNSUPPORTED, "chunk needs %zu bytes of shared memory a block, the device has %d",
+                        bytes, most);
+    VLA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    return VLA_OK;
+}
+
+template <vla_op OP, int DK, int NV> vla_status launch_walk(const arguments &a, cudaStream_t stream, vla_error *error)
+{
+    const size_t bytes = sizeof(walk_shared<DK, NV>);
+    const vla_status status = allow_shared(walk<OP, DK, NV>, bytes, error);
+    if (status != VLA_OK) return status;
+    walk<OP, DK, NV><<<(unsigned)(a.heads * (a.dvp / (8 * NV))), walk_shape<DK, NV>::threads, bytes, stream>>>(a);
+    VLA_CUDA(cudaGetLastError());
+    return VLA_OK;
+}
+
+template <vla_op OP, int DK> vla_status launch_stretch(const arguments &a, cudaStream_t stream, vla_error *error)
+{
+    constexpr int THREADS = 32 * sizes<DK>::warps;
+    vla_status status = VLA_OK;
+    if constexpr (OP != VLA_DELTA) {
+        prepare<DK, OP == VLA_VLA><<<(unsigned)(a.heads * a.segments), THREADS, 0, stream>>>(a);
+        const int64_t quads = a.heads * (sizes<DK>::matrix + DK / 4);
+        prefix<DK><<<(unsigned)((quads + 127) / 128), 128, 0, stream>>>(a, OP == VLA_VLA, true);
+        VLA_CUDA(cudaGetLastError());
+    }
+    if constexpr (OP == VLA_VLA) {
+        using form = penalty_shape<DK>;
+        const size_t bytes = sizeof(penalty_shared<DK>) * form::segments;
+        status = allow_shared(penalty<DK>, bytes, error);
+        if (status != VLA_OK) return status;
+        const int64_t blocks = (a.heads * a.segments + form::segments - 1) / form::segments;
+        penalty<DK><<<(unsigned)blocks, form::threads, bytes, stream>>>(a);
+        VLA_CUDA(cudaGetLastError());
+    }
+    status = allow_shared(map<OP, DK>, map_bytes<DK>(a.dvp), error);
+    if (status != VLA_OK) return status;
+    map<OP, DK><<<(unsigned)(a.heads * a.chunks), THREADS, map_bytes<DK>(a.dvp), stream>>>(a);
+    VLA_CUDA(cudaGetLastError());
+    const int64_t columns = a.heads * (a.dvp / 8), fit = (int64_t)vla_cuda_sm_count() * (DK == 64 ? 2 : 1);
+    if (columns <= fit) return launch_walk<OP, DK, 1>(a, stream, error);
+    if (columns / 2 <= fit || a.dvp % 32 != 0) return launch_walk<OP, DK, 2>(a, stream, error);
+    return launch_walk<OP, DK, 4>(a, stream, error);
+}
+
+template <vla_op OP, int DK> vla_status run_width(arguments a, const layout &l, const vla_call *call, vla_error *error)
+{
+    const vla_problem *p = call->problem;
+    const vla_tensors *t = call->tensors;
+    cudaStream_t stream = (cudaStream_t)call->stream;
+    const float *n_in = t->state_in && OP != VLA_DELTA ? (const float *)t->n : NULL;
+    const bool resume_A = OP == VLA_VLA && t->state_in;
+    start<DK><<<(unsigned)l.heads, 128, 0, stream>>>(a, n_in, !t->state_in, OP == VLA_VLA && !resume_A,
+                                                     (float)((double)p->dk * p->lambda0));
+    VLA_CUDA(cudaGetLastError());
+    const size_t square = (size_t)DK * (DK + 1) * sizeof(float);
+    if constexpr (OP == VLA_VLA)
+        if (resume_A) {
+            const vla_status status = allow_shared(invert_state<DK, false>, square, error);
+            if (status != VLA_OK) return status;
+            invert_state<DK, false><<<(unsigned)l.heads, INVERT_THREADS, square, stream>>>(a, (float *)t->A);
+            VLA_CUDA(cudaGetLastError());
+        }
+    for (int64_t first = 0; first < l.chunks; first += l.stride) {
+        const bool last = first + l.stride >= l.chunks;
+        a.first_token = first * C;
+        a.chunks = last ? l.chunks - first : l.stride;
+        a.segments = (a.chunks + a.per_segment - 1) / a.per_segment;
+        const vla_status status = launch_stretch<OP, DK>(a, stream, error);
+        if (status != VLA_OK) return status;
+    }
+    if constexpr (OP == VLA_VLA)
+        if (t->A) {
+            const vla_status status = allow_shared(invert_state<DK, true>, square, error);
+            if (status != VLA_OK) return status;
+            invert_state<DK, true><<<(unsigned)l.heads, INVERT_THREADS, square, stream>>>(a, (float *)t->A);
+        }
+    if (OP != VLA_DELTA && t->n) finish_n<<<(unsigned)l.heads, 128, 0, stream>>>(a, (float *)t->n, DK);
+    VLA_CUDA(cudaGetLastError());
+    return VLA_OK;
+}
+
+template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_error *error)
+{
+    const vla_problem *p = call->problem;
+    const vla_tensors *t = call->tensors;
+    const layout l = plan<OP>(p);
+    if (l.heads == 0) return VLA_OK;
+    if (l.heads * l.stride > 2147483647 || l.heads * (l.dvp / 8) > 2147483647)
+        return vla_fail(error, VLA_ERR_UNSUPPORTED, "B*H %lld: more than 2^31 blocks", (long long)l.heads);
+    if (p->T == 0) {
+        if (!t->state_in)
+            fresh_state<<<(unsigned)l.heads, 128, 0, (cudaStream_t)call->stream>>>(
+                (float *)t->S, OP == VLA_VLA ? (float *)t->A : NULL, OP == VLA_DELTA ? NULL : (float *)t->n, (int)p->dk,
+                (int)p->dv, (float)(1.0 / p->lambda0));
+        VLA_CUDA(cudaGetLastError());
+    }
+    unsigned char *work = (unsigned char *)call->work;
+    arguments a = {};
+    a.q = t->q, a.k = t->k, a.v = t->v, a.u = t->u ? t->u : t->k, a.b = t->b, a.o = t->o, a.alpha = t->alpha;
+    a.S = t->S ? (float *)t->S : (float *)(work + l.S);
+    a.T = p->T, a.heads = l.heads, a.stride = l.stride, a.per_segment = l.per_segment;
+    a.dk = (int)p->dk, a.dv = (int)p->dv, a.dvp = l.dvp, a.dtype = dtype, a.features = p->features, a.qk_l2 = p->qk_l2;
+    a.ratio = OP == VLA_LINEAR || (OP == VLA_VLA && p->output == VLA_RATIO);
+    a.U = (frag *)(work + l.U), a.K = (frag *)(work + l.K), a.X = (frag *)(work + l.X), a.D = (frag *)(work + l.D);
+    a.Q = (frag *)(work + l.Q), a.B = (uint2 *)(work + l.B), a.O = (uint2 *)(work + l.O);
+    a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
+    a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
+    a.bad = (unsigned long long *)(work + l.bad);
+    vla_status status = VLA_OK;
+    if (p->T > 0) status = l.dkp == 64 ? run_width<OP, 64>(a, l, call, error) : run_width<OP, 128>(a, l, call, error);
+    if (status == VLA_OK && t->t) *t->t = (t->state_in ? *t->t : 0) + p->T;
+    return status;
+}
+} /* namespace chunked */
+
+/* The variants of an operator, named by the file's stem. */
+#define VLA_CHUNK_VARIANTS(stem, OP)                                                           \
+    static vla_status run_bf16(const vla_call *c, vla_error *e)                                \
+    {                                                                                          \
+        return chunked::run<OP>(c, VLA_BF16, e);                                               \
+    }                                                                                          \
+    static vla_status run_f16(const vla_call *c, vla_error *e)                                 \
+    {                                                                                          \
+        return chunked::run<OP>(c, VLA_F16, e);                                                \
+    }                                                                                          \
+    extern "C" {                                                                               \
+    extern const vla_variant stem##_bf16, stem##_f16;                                          \
+    const vla_variant stem##_bf16 = {chunked::supports<OP>, chunked::workspace<OP>, run_bf16}; \
+    const vla_variant stem##_f16 = {chunked::supports<OP>, chunked::workspace<OP>, run_f16};   \
+    }
+
+#endif

@@ -1,0 +1,4 @@
+/* linear, chunkwise on the device's tensor cores, bf16 and f16: formulas, launches and limits in chunk.cuh. */
+#include "kernels/cuda/chunk_host.cuh"
+
+VLA_CHUNK_VARIANTS(linear_chunk_cuda, VLA_LINEAR)

@@ -1,0 +1,24 @@
+/* Every CUDA kernel. Adding a form is one file and one line here. */
+#include "kernels/cuda/table.h"
+
+#define KERNELS                                           \
+    ALL(VLA_SOFTMAX, VLA_CHUNK, softmax_chunk_cuda)       \
+    ALL(VLA_LINEAR, VLA_RECURRENT, linear_recurrent_cuda) \
+    HALF(VLA_LINEAR, VLA_CHUNK, linear_chunk_cuda)        \
+    ALL(VLA_DELTA, VLA_RECURRENT, delta_recurrent_cuda)   \
+    HALF(VLA_DELTA, VLA_CHUNK, delta_chunk_cuda)          \
+    ALL(VLA_DECAY, VLA_RECURRENT, decay_recurrent_cuda)   \
+    ALL(VLA_VLA, VLA_RECURRENT, vla_recurrent_cuda)       \
+    HALF(VLA_VLA, VLA_CHUNK, vla_chunk_cuda)              \
+    ALL(VLA_RLS, VLA_RECURRENT, rls_recurrent_cuda)
+
+#define ALL(OP, FORM, stem) extern const vla_variant stem##_f32, stem##_bf16, stem##_f16;
+#define HALF(OP, FORM, stem) extern const vla_variant stem##_bf16, stem##_f16;
+KERNELS
+#undef ALL
+#undef HALF
+
+#define ALL(OP, FORM, stem) \
+    {OP, FORM, VLA_CUDA, {[VLA_F32] = {&stem##_f32}, [VLA_BF16] = {&stem##_bf16}, [VLA_F16] = {&stem##_f16}}},
+#define HALF(OP, FORM, stem) {OP, FORM, VLA_CUDA, {[VLA_BF16] = {&stem##_bf16}, [VLA_F16] = {&stem##_f16}}},
+const vla_kernel vla_cuda_kernels[] = {KERNELS{.op = VLA_OPS}};

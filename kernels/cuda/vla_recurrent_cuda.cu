@@ -1,0 +1,6 @@
+/* vla, recurrent on the device: z = A uh ; A -= z z^T/(1 + uh.z) ; a = unit(A kh) ; S += (v - S kh) a^T ; n += kf ;
+ * o = S qf / max(n.qf, eps).
+ * Shapes, roles and limits: recurrent.cuh. */
+#include "kernels/cuda/recurrent.cuh"
+
+VLA_RECURRENT_VARIANTS(vla_recurrent_cuda, VLA_VLA)
