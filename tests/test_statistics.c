@@ -1,5 +1,5 @@
 /* Statistics, the stopping rule and the sampler on known answers. */
-#include "lib/measure/clock.h"
+#include "lib/base/clock.h"
 #include "lib/measure/sampling.h"
 
 #include <math.h>

@@ -86,13 +86,6 @@ vla_status vla_file_commit(vla_file *file, vla_error *error)
     return VLA_OK;
 }
 
-void vla_file_abort(vla_file *file)
-{
-    if (file->stream) fclose(file->stream);
-    if (file->temp) unlink(file->temp);
-    release(file);
-}
-
 vla_status vla_directory_make(const char *directory, vla_error *error)
 {
     struct stat info;

@@ -15,7 +15,6 @@ typedef struct vla_file {
 vla_status vla_file_begin(vla_file *file, const char *path, vla_error *error);
 /* Flushes, checks every earlier write and renames. On an error the target is as it was. */
 vla_status vla_file_commit(vla_file *file, vla_error *error);
-void vla_file_abort(vla_file *file);
 
 /* Makes DIR itself when it does not exist; its parent must. */
 vla_status vla_directory_make(const char *directory, vla_error *error);

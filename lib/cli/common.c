@@ -1,6 +1,6 @@
+#include "lib/base/names.h"
 #include "lib/base/status.h"
 #include "lib/cli/options.h"
-#include "lib/op/registry.h"
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>

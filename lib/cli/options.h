@@ -56,7 +56,6 @@ void vla_options_help(FILE *stream, const char *usage, const char *summary, cons
 /* One range in text; appends to range. name is for messages ("--T"). */
 vla_status vla_range_parse(vla_range *range, const char *text, const char *name, int64_t min, int64_t max,
                            vla_error *error);
-void vla_range_set(vla_range *range, int64_t value); /* default: only when empty */
 void vla_range_free(vla_range *range);
 void vla_strings_free(vla_strings *strings);
 

@@ -1,18 +1,11 @@
 #include "lib/cli/progress.h"
+#include "lib/base/clock.h"
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-
-static double monotonic(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static bool dumb_terminal(void)
 {
@@ -28,7 +21,7 @@ bool vla_colour(FILE *stream)
 
 vla_progress vla_progress_start(bool quiet)
 {
-    return (vla_progress){.bar = !quiet && vla_colour(stderr), .quiet = quiet, .started = monotonic()};
+    return (vla_progress){.bar = !quiet && vla_colour(stderr), .quiet = quiet, .started = vla_now()};
 }
 
 void vla_progress_clear(vla_progress *progress)
@@ -53,7 +46,7 @@ static void draw(const vla_progress *progress, double share, double seconds)
 void vla_progress_update(vla_progress *progress, const char *label, double done, double total)
 {
     if (!progress->bar) return;
-    double now = monotonic();
+    double now = vla_now();
     if (progress->shown > 0 && now - progress->shown < 0.1 && done < total) return;
     snprintf(progress->label, sizeof progress->label, "%.60s", label ? label : "");
     double share = total > 0 ? done / total : 0;

@@ -150,11 +150,6 @@ vla_status vla_range_parse(vla_range *range, const char *text, const char *name,
     return status;
 }
 
-void vla_range_set(vla_range *range, int64_t value)
-{
-    if (range->count == 0) append(range, value);
-}
-
 void vla_range_free(vla_range *range)
 {
     free(range->values);

@@ -1,6 +1,6 @@
 #include "lib/measure/bench.h"
 #include "lib/base/status.h"
-#include "lib/measure/clock.h"
+#include "lib/base/clock.h"
 #include "lib/op/registry.h"
 #include "lib/op/work.h"
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "lib/base/random.h"
 #include "lib/base/sizes.h"
 #include "lib/base/status.h"
-#include "lib/measure/clock.h"
+#include "lib/base/clock.h"
 #include "lib/op/registry.h"
 #include "lib/tensor/tensor.h"
 #include <math.h>

@@ -1,6 +1,6 @@
 #include "lib/measure/peak.h"
 #include "lib/base/sizes.h"
-#include "lib/measure/clock.h"
+#include "lib/base/clock.h"
 #include <cblas.h>
 #include <string.h>
 #include <time.h>

@@ -2,7 +2,7 @@
 #include "lib/base/file.h"
 #include "lib/base/status.h"
 #include "lib/base/threads.h"
-#include "lib/measure/clock.h"
+#include "lib/base/clock.h"
 #include "lib/op/registry.h"
 #include "lib/tensor/npy.h"
 #include <math.h>

@@ -1,7 +1,7 @@
 #include "lib/measure/sampling.h"
 #include "lib/base/sizes.h"
 #include "lib/base/status.h"
-#include "lib/measure/clock.h"
+#include "lib/base/clock.h"
 #include <math.h>
 
 const char *vla_stop_name(vla_stop stop)

@@ -1,7 +1,7 @@
 #include "lib/measure/sweep.h"
 #include "lib/base/sizes.h"
 #include "lib/base/status.h"
-#include "lib/measure/clock.h"
+#include "lib/base/clock.h"
 #include "lib/measure/variant.h"
 #include "lib/op/registry.h"
 #include "lib/op/work.h"

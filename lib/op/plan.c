@@ -153,10 +153,6 @@ void vla_plan_destroy(vla_plan *plan)
     free(plan);
 }
 
-const vla_kernel *vla_plan_kernel(const vla_plan *plan)
-{
-    return plan->kernel;
-}
 int64_t vla_plan_workspace(const vla_plan *plan)
 {
     return plan->work_bytes;

@@ -2,7 +2,6 @@
 #include "lib/base/status.h"
 #include "lib/op/registry.h"
 #include <math.h>
-#include <string.h>
 
 vla_problem vla_problem_default(vla_op op, int64_t B, int64_t H, int64_t T, int64_t d)
 {
@@ -69,24 +68,4 @@ vla_status vla_problem_check(const vla_problem *p, vla_error *error)
         return vla_fail(error, VLA_ERR_MEMORY, "B %lld, H %lld, T %lld, dk %lld, dv %lld: beyond 64-bit sizes",
                         (long long)p->B, (long long)p->H, (long long)len, (long long)p->dk, (long long)p->dv);
     return VLA_OK;
-}
-
-static void store(void *data, vla_dtype dtype, int64_t i, double value)
-{
-    if (dtype == VLA_F64)
-        ((double *)data)[i] = value;
-    else
-        ((float *)data)[i] = (float)value;
-}
-
-void vla_state_start(const vla_problem *p, vla_dtype dtype, void *S, void *A, void *n)
-{
-    const int64_t heads = p->B * p->H, square = p->dk * p->dk;
-    const size_t size = dtype == VLA_F64 ? sizeof(double) : sizeof(float);
-    if (S) memset(S, 0, (size_t)(heads * p->dv * p->dk) * size);
-    if (n) memset(n, 0, (size_t)(heads * p->dk) * size);
-    if (!A) return;
-    memset(A, 0, (size_t)(heads * square) * size);
-    for (int64_t h = 0; h < heads; h++)
-        for (int64_t i = 0; i < p->dk; i++) store(A, dtype, h * square + i * p->dk + i, 1.0 / p->lambda0);
 }

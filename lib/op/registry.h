@@ -2,6 +2,7 @@
 #ifndef VLA_OP_REGISTRY_H
 #define VLA_OP_REGISTRY_H
 #include "kernels/kernel.h"
+#include "lib/base/names.h"
 
 /* i-th kernel over all backends in table order, or NULL past the end. */
 const vla_kernel *vla_kernel_at(int i);
@@ -17,17 +18,6 @@ bool vla_kernel_supports(const vla_kernel *kernel, const vla_problem *problem, v
 /* The form --form best means, from (B, H, T, dk, dv, threads, dtype). Never VLA_NAIVE unless nothing else runs. */
 vla_form vla_best_form(const vla_problem *problem, vla_backend backend, vla_dtype dtype, int threads);
 
-/* State out of a run of T tokens without a plan: the starting state S = 0, A = I/lambda0, n = 0 in dtype. Any pointer
- * may be NULL. S [B,H,dv,dk], A [B,H,dk,dk], n [B,H,dk]. */
-void vla_state_start(const vla_problem *problem, vla_dtype dtype, void *S, void *A, void *n);
-
-/* Names to values; false when the name is unknown. */
-bool vla_op_parse(const char *name, vla_op *op);
-bool vla_form_parse(const char *name, vla_form *form);
-bool vla_backend_parse(const char *name, vla_backend *backend);
-bool vla_dtype_parse(const char *name, vla_dtype *dtype);
-bool vla_isa_parse(const char *name, vla_isa *isa);
-
 /* Checks every field of a problem; names the field, its value and what is accepted. */
 vla_status vla_problem_check(const vla_problem *problem, vla_error *error);
 bool vla_op_has_S(vla_op op);
@@ -35,7 +25,6 @@ bool vla_op_has_A(vla_op op); /* vla, rls */
 bool vla_op_has_n(vla_op op); /* linear, vla */
 
 /* Facts of a plan, for records. */
-const vla_kernel *vla_plan_kernel(const vla_plan *plan);
 int64_t vla_plan_workspace(const vla_plan *plan);
 vla_isa vla_plan_isa(const vla_plan *plan);
 vla_pool *vla_exec_pool(vla_exec *exec);

@@ -1,4 +1,5 @@
 #include "lib/report/plot.h"
+#include "lib/base/clock.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -9,19 +10,11 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 extern char **environ;
 
 enum { patience_s = 60 };
-
-static double monotonic(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static bool hidden(const char *entry)
 {
@@ -71,11 +64,11 @@ static int start(const char *script, int out, pid_t *pid)
 /* Reads what gnuplot says until it closes its end; false when it takes too long. */
 static bool listen_to(int in, char *said, size_t size)
 {
-    double deadline = monotonic() + patience_s;
+    double deadline = vla_now() + patience_s;
     size_t used = 0;
     for (;;) {
         struct pollfd wait = {.fd = in, .events = POLLIN};
-        double left = deadline - monotonic();
+        double left = deadline - vla_now();
         if (left <= 0) return false;
         if (poll(&wait, 1, (int)(left * 1000) + 1) <= 0) continue;
         char chunk[512];

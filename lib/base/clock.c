@@ -1,4 +1,4 @@
-#include "lib/measure/clock.h"
+#include "lib/base/clock.h"
 #include <time.h>
 
 double vla_now(void)

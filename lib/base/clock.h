@@ -1,6 +1,6 @@
 /* Monotonic time and how short an interval it can be trusted with. */
-#ifndef VLA_MEASURE_CLOCK_H
-#define VLA_MEASURE_CLOCK_H
+#ifndef VLA_BASE_CLOCK_H
+#define VLA_BASE_CLOCK_H
 
 /* Seconds on CLOCK_MONOTONIC. */
 double vla_now(void);

@@ -1,4 +1,4 @@
-#include "lib/op/registry.h"
+#include "lib/base/names.h"
 #include <string.h>
 
 static const char *const op_names[] = {"softmax", "linear", "delta", "decay", "vla", "rls"};
