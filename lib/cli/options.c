@@ -1,11 +1,14 @@
 #include "lib/cli/options.h"
+#include "lib/base/file.h"
 #include "lib/base/number.h"
 #include "lib/base/status.h"
 #include <float.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Long options without a letter get values above every char. */
 #define FIRST_VALUE 256
@@ -312,21 +315,26 @@ void vla_options_help(FILE *stream, const char *usage, const char *summary, cons
     }
 }
 
+/* A standard stream that was closed would lend its number to the next file opened, and the table would land in the
+ * records. It gets a file that refuses what is asked of it, so that using it stays an error. */
+static void occupy_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0) return;
+}
+
 bool vla_cli_parse(const vla_cli *cli, int argc, char **argv, vla_strings *words, FILE *out, FILE *err, int *exit_code)
 {
     vla_error error = {0};
+    occupy_standard_streams();
     vla_status status = vla_options_parse(cli->groups, argc, argv, words, &error);
-    if (status != VLA_OK) {
-        fprintf(err, "%s: %s\n", cli->program, error.message);
-        *exit_code = vla_exit_code(status);
-        return false;
-    }
-    *exit_code = 0;
-    if (cli->common->help)
+    const bool asked = status == VLA_OK && (cli->common->help || cli->common->version);
+    if (asked && cli->common->help)
         vla_options_help(out, cli->usage, cli->summary, cli->groups);
-    else if (cli->common->version)
+    else if (asked)
         fprintf(out, "%s %s\n", cli->program, vla_version());
-    else
-        return true;
-    return false;
+    if (asked) status = vla_stream_flush(out, "stdout", &error);
+    if (status != VLA_OK) fprintf(err, "%s: %s\n", cli->program, error.message);
+    *exit_code = vla_exit_code(status);
+    return status == VLA_OK && !asked;
 }

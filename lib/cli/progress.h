@@ -20,7 +20,8 @@ void vla_progress_clear(vla_progress *progress);
 /* A line on stderr that does not tear the bar: "PROGRAM: warning: ..." */
 void vla_progress_note(vla_progress *progress, const char *format, ...) VLA_PRINTF(2, 3);
 
-/* Installs handlers for SIGINT and SIGTERM that set a flag; a second signal ends the process as usual. SIGPIPE and
+/* Installs handlers for SIGINT, SIGTERM and (unless ignored, as under nohup) SIGHUP that set a flag; a second signal
+ * ends the process as usual. SIGPIPE and
  * SIGXFSZ are ignored so that a closed pipe or a full file is a write error. The flag is the only process-wide
  * variable, for signal safety. */
 void vla_interrupt_install(void);
