@@ -395,12 +395,7 @@ static int complain(const vla_error *error)
 static vla_status read_old(session *s, vla_error *error)
 {
     if (s->o->from) return vla_records_read(&s->old, s->o->from, error);
-    for (int64_t i = 0; s->o->common.resume && i < s->o->common.outputs.count; i++) {
-        const char *path = s->o->common.outputs.values[i], *dot = strrchr(path, '.');
-        if (!dot || strcmp(dot, ".md") == 0 || access(path, R_OK) != 0) continue;
-        return vla_records_read(&s->old, path, error);
-    }
-    return VLA_OK;
+    return vla_common_earlier(&s->o->common, &s->old, error);
 }
 
 static vla_status open_session(session *s, vla_error *error)

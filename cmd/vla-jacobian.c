@@ -339,12 +339,7 @@ static vla_status read_old(session *s, vla_error *error)
 {
     const vla_common *c = &s->o->common;
     if (s->o->from) return vla_records_read(&s->old, s->o->from, error);
-    for (int64_t i = 0; c->resume && i < c->outputs.count; i++) {
-        const char *dot = strrchr(c->outputs.values[i], '.');
-        if (dot && strcmp(dot, ".md") && !access(c->outputs.values[i], R_OK))
-            return vla_records_read(&s->old, c->outputs.values[i], error);
-    }
-    return VLA_OK;
+    return vla_common_earlier(c, &s->old, error);
 }
 
 static vla_status dry_claims(const session *s)

@@ -4,6 +4,7 @@
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define MOST_T 1099511627776.0 /* 2^40 */
 #define MOST_HEADS 2147483647.0
@@ -213,6 +214,14 @@ int vla_common_forms(const vla_common *common, vla_form *forms)
     return count;
 }
 
+bool vla_common_form_named(const vla_common *common, vla_form form)
+{
+    bool named = false;
+    for (int64_t i = 0; i < common->forms.count; i++)
+        named = named || strcmp(common->forms.values[i], form == VLA_BEST ? "best" : vla_form_name(form)) == 0;
+    return named;
+}
+
 int vla_common_dtypes(const vla_common *common, vla_dtype *dtypes)
 {
     int values[VLA_DTYPES], count = 0;
@@ -280,10 +289,62 @@ vla_status vla_common_problem(const vla_common *common, vla_problem *problem, vl
     return VLA_OK;
 }
 
+static bool holds_records(const char *path, vla_format *format)
+{
+    struct stat info;
+    return vla_format_of_path(path, format) && *format != VLA_FORMAT_MD && stat(path, &info) == 0 &&
+           S_ISREG(info.st_mode) && info.st_size > 0;
+}
+
+vla_status vla_common_earlier(const vla_common *common, vla_records *rows, vla_error *error)
+{
+    vla_status status = VLA_OK;
+    vla_format format;
+    for (int64_t i = 0; common->resume && status == VLA_OK && i < common->outputs.count; i++)
+        if (holds_records(common->outputs.values[i], &format))
+            status = vla_records_read(rows, common->outputs.values[i], error);
+    return status;
+}
+
+/* Rows only: the facts of the run that measured them stay with that run's file. */
+static vla_status write_rows(const char *path, vla_format format, const vla_records *rows, vla_error *error)
+{
+    vla_report *report;
+    vla_status status = vla_report_create(&report, NULL, error);
+    if (status != VLA_OK) return status;
+    status = vla_report_output(report, path, format, false, error);
+    for (int64_t i = 0; status == VLA_OK && i < rows->count; i++) {
+        if (strcmp(vla_record_text(rows->rows[i], "kind", ""), "meta") == 0) continue;
+        vla_record *copy = vla_record_copy(rows->rows[i]);
+        status = copy ? vla_report_add(report, copy, error) : vla_fail(error, VLA_ERR_MEMORY, "-o: out of memory");
+    }
+    const vla_status closed = vla_report_close(report, status == VLA_OK ? error : NULL);
+    return status == VLA_OK ? closed : status;
+}
+
+/* What one -o file holds is not measured again, so a file that is new must be given it. */
+static vla_status share_earlier(const vla_common *common, vla_error *error)
+{
+    vla_records earlier = {0};
+    vla_format format;
+    vla_status status = VLA_OK;
+    for (int64_t i = 0; status == VLA_OK && earlier.count == 0 && i < common->outputs.count; i++)
+        if (holds_records(common->outputs.values[i], &format))
+            status = vla_records_read(&earlier, common->outputs.values[i], error);
+    for (int64_t i = 0; status == VLA_OK && earlier.count > 0 && i < common->outputs.count; i++) {
+        const char *path = common->outputs.values[i];
+        if (!holds_records(path, &format) && vla_format_of_path(path, &format) && format != VLA_FORMAT_MD)
+            status = write_rows(path, format, &earlier, error);
+    }
+    vla_records_clear(&earlier);
+    return status;
+}
+
 vla_status vla_common_report(const vla_common *common, const vla_record *meta, vla_report **report, bool *table,
                              vla_error *error)
 {
-    vla_status status = vla_report_create(report, meta, error);
+    vla_status status = common->resume ? share_earlier(common, error) : VLA_OK;
+    if (status == VLA_OK) status = vla_report_create(report, meta, error);
     if (status != VLA_OK) return status;
     *table = common->format == NULL;
     for (int64_t i = 0; status == VLA_OK && i < common->outputs.count; i++) {

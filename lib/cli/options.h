@@ -99,12 +99,15 @@ const vla_option_group *vla_common_groups(vla_common *common);
 int vla_common_ops(const vla_common *common, vla_op *ops);
 int vla_common_dtypes(const vla_common *common, vla_dtype *dtypes);
 int vla_common_forms(const vla_common *common, vla_form *forms);
+/* Was the form asked for by its own name? One that only "all" brings is left out where there is no such kernel. */
+bool vla_common_form_named(const vla_common *common, vla_form form);
 /* i-th pair of widths, false past the end: --d gives pairs (d, d), default 64; with --dk or --dv every dk (default: the
  * values of --d) is combined with every dv (default: the values of --d). */
 bool vla_common_width(const vla_common *common, int64_t i, int64_t *dk, int64_t *dv);
 
 /* Everything a program's first lines need: parse argv, answer --help and --version on out, errors on err. True: go on.
- * False: leave main with *exit_code. */
+ * False: leave main with *exit_code (also when out did not take the answer). Closed standard streams are made to fail
+ * rather than be mistaken for the next file opened. */
 typedef struct vla_cli {
     const char *program, *usage, *summary;
     const vla_option_group *groups; /* the program's own and the shared ones, ended by title NULL */
@@ -114,7 +117,11 @@ bool vla_cli_parse(const vla_cli *cli, int argc, char **argv, vla_strings *words
 
 /* Applies features, qk-norm, output, lambda0, refresh, no-normalise and preset to a problem; refuses unknown values. */
 vla_status vla_common_problem(const vla_common *common, vla_problem *problem, vla_error *error);
-/* Opens -o files and --format on stdout. *table: whether the readable table belongs on stdout. */
+/* --resume: appends what the -o files hold to *rows; nothing without --resume. Files that are missing, empty or .md
+ * hold none; others must be readable records (VLA_ERR_FILE). */
+vla_status vla_common_earlier(const vla_common *common, vla_records *rows, vla_error *error);
+/* Opens -o files and --format on stdout; with --resume a new file first gets the rows of the first that has some.
+ * *table: whether the readable table belongs on stdout. */
 vla_status vla_common_report(const vla_common *common, const vla_record *meta, vla_report **report, bool *table,
                              vla_error *error);
 /* Exit status of a vla_status: 0, 2 usage (argument, unsupported, memory), 3 files, 4 device, 1 numeric. */

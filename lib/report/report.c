@@ -81,7 +81,6 @@ vla_status vla_report_output(vla_report *report, const char *path, vla_format fo
     report->sinks = sinks;
     vla_sink *sink = calloc(1, sizeof *sink);
     if (!sink) return vla_fail(error, VLA_ERR_MEMORY, "-o: out of memory");
-    sink->append = append;
     sink->meta = report->meta;
     sink->rows = &report->rows;
     vla_status status = vla_sink_open(sink, path, error);
@@ -92,6 +91,8 @@ vla_status vla_report_output(vla_report *report, const char *path, vla_format fo
         free(sink);
         return status;
     }
+    struct stat info;
+    sink->append = append && fstat(sink->fd, &info) == 0 && info.st_size > 0; /* an empty file holds nothing to keep */
     sink->type = sink_type(format);
     report->sinks[report->count++] = sink;
     return VLA_OK;
