@@ -68,7 +68,10 @@ vla_status bench_pairs(const bench_options *o, const vla_op *ops, int op_count, 
     vla_status status = VLA_OK;
     *count = 0;
     for (int64_t i = 0; !status && i < o->crossovers.count; i++)
-        if (strcmp(o->crossovers.values[i], "none")) status = parse_pairs(o->crossovers.values[i], pairs, count, error);
+        if (!strcmp(o->crossovers.values[i], "none") && o->crossovers.count > 1)
+            status = vla_fail(error, VLA_ERR_ARGUMENT, "--crossover none: given beside pairs; accepted: none alone");
+        else if (strcmp(o->crossovers.values[i], "none"))
+            status = parse_pairs(o->crossovers.values[i], pairs, count, error);
     if (o->crossovers.count == 0 && among(ops, op_count, VLA_VLA) && among(ops, op_count, VLA_SOFTMAX))
         pairs[(*count)++] = (vla_pair){VLA_VLA, VLA_SOFTMAX};
     return status;
@@ -153,8 +156,9 @@ static vla_status add_case(builder *b, vla_op op, vla_form form, vla_dtype dtype
         c.form = vla_best_form(p, c.backend, c.dtype, c.threads);
     }
     /* "all" means what there is; a form asked for by name that does not exist is a row that says so. */
-    const vla_kernel *kernel = vla_kernel_find(op, c.form, c.backend);
-    if (b->every_form && (!kernel || !vla_kernel_variant(kernel, dtype, VLA_ISA_AUTO, NULL))) return VLA_OK;
+    if (b->every_form && !vla_common_form_named(&b->o->common, form) &&
+        !vla_kernel_exists(op, c.form, c.backend, dtype))
+        return VLA_OK;
     return wanted(b, &c) ? vla_cases_push(b->cases, &c, error) : VLA_OK;
 }
 
@@ -211,6 +215,15 @@ static vla_status fixed_by_input(const vla_common *c, const vla_inputs *data, vl
     return VLA_OK;
 }
 
+/* The same for the sizes in a label. */
+static vla_status label_fits_input(const vla_case *one, const char *label, const vla_inputs *data, vla_error *error)
+{
+    const vla_problem *p = &one->problem;
+    if (p->B == data->B && p->H == data->H && p->dk == data->dk && p->dv == data->dv) return VLA_OK;
+    return vla_fail(error, VLA_ERR_ARGUMENT, "--case %s: the tensors of --input are B%lld_H%lld_K%lld_V%lld", label,
+                    (long long)data->B, (long long)data->H, (long long)data->dk, (long long)data->dv);
+}
+
 static vla_status add_shapes(builder *b, const vla_inputs *data, const vla_range *sizes, vla_error *error)
 {
     const vla_common *c = &b->o->common;
@@ -236,16 +249,44 @@ static vla_status add_shapes(builder *b, const vla_inputs *data, const vla_range
     return status;
 }
 
-static vla_status add_labels(builder *b, vla_error *error)
+/* A label says all of this itself; what an option says beside it would be lost. */
+static vla_status only_labels(const builder *b, vla_error *error)
 {
     const vla_common *c = &b->o->common;
-    vla_status status = VLA_OK;
+    const struct {
+        const char *name;
+        int64_t count, most;
+    } given[] = {{"op", c->ops.count, 0},
+                 {"form", c->forms.count, 0},
+                 {"dtype", c->dtypes.count, 0},
+                 {"B", c->B.count, 0},
+                 {"H", c->H.count, 0},
+                 {"T", c->T.count, 0},
+                 {"d", c->d.count, 0},
+                 {"dk", c->dk.count, 0},
+                 {"dv", c->dv.count, 0},
+                 {"depth", b->o->depth.count, 0},
+                 {"chunk", c->chunk.count, 1},
+                 {"segments", c->segments.count, 1},
+                 {"threads", c->threads.count, 1}};
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+        if (given[i].count > given[i].most)
+            return vla_fail(error, VLA_ERR_ARGUMENT, "--%s: given together with --case %s; accepted: %s", given[i].name,
+                            c->cases.values[0], given[i].most ? "one value" : "what the case says");
+    return VLA_OK;
+}
+
+static vla_status add_labels(builder *b, const vla_inputs *data, vla_error *error)
+{
+    const vla_common *c = &b->o->common;
+    vla_status status = only_labels(b, error);
     for (int64_t i = 0; !status && i < c->cases.count; i++) {
         vla_case one = {.problem = vla_problem_default(VLA_VLA, 1, 1, 1, 1), .threads = vla_cpu_count(), .isa = b->isa};
         if (c->chunk.count) one.problem.chunk = c->chunk.values[0];
         if (c->segments.count) one.problem.segments = c->segments.values[0];
         if (c->threads.count) one.threads = (int)c->threads.values[0];
         status = vla_case_parse(&one, c->cases.values[i], error);
+        if (!status && data) status = label_fits_input(&one, c->cases.values[i], data, error);
         if (!status) status = vla_common_problem(c, &one.problem, error);
         if (status) return status;
         if (one.backend == VLA_CUDA)
@@ -301,7 +342,7 @@ vla_status bench_cases(const bench_options *o, bool listing, const vla_inputs *d
     if (!status && b.decode && o->common.T.count)
         status = vla_fail(error, VLA_ERR_ARGUMENT, "--T: decode times one token; context lengths are --depth RANGE");
     if (!status) status = choose_variants(&b, error);
-    if (!status && o->common.cases.count) status = add_labels(&b, error);
+    if (!status && o->common.cases.count) status = add_labels(&b, data, error);
     if (!status && o->common.cases.count == 0) {
         const vla_range *sizes = b.decode ? &o->depth : &o->common.T;
         if (sizes->count == 0) {
@@ -313,6 +354,7 @@ vla_status bench_cases(const bench_options *o, bool listing, const vla_inputs *d
         if (!status && cuda) status = add_shapes(&b, data, sizes, error);
     }
     vla_range_free(&usual);
+    if (!status) status = vla_cases_unique(cases, error);
     if (!status && cases->count == 0)
         status = vla_fail(error, VLA_ERR_ARGUMENT, "nothing to measure: no case matches%s%s",
                           o->common.filters.count ? " --filter " : " these options",

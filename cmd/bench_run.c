@@ -76,11 +76,8 @@ static vla_status check_options(const bench_options *o, vla_error *error)
 {
     if (!strcmp(o->pass, "fwdbwd"))
         return vla_fail(error, VLA_ERR_UNSUPPORTED, "--pass fwdbwd: not built; accepted here is fwd");
-    if (o->from.count) return vla_fail(error, VLA_ERR_ARGUMENT, "--from: accepted only with plot, crossover and fit");
     if (o->common.seeds.count > 1)
         return vla_fail(error, VLA_ERR_ARGUMENT, "--seeds: vla-bench times one seed a run; accepted is a single value");
-    if (o->common.fail_on && strcmp(o->common.fail_on, "slower"))
-        return vla_fail(error, VLA_ERR_ARGUMENT, "--fail-on %s: vla-bench accepts slower", o->common.fail_on);
     if (o->common.fail_on && !o->common.expect && !o->baseline)
         return vla_fail(error, VLA_ERR_ARGUMENT,
                         "--fail-on slower: needs --baseline OP or --expect FILE to be slower than, or compare OLD NEW");
@@ -97,20 +94,10 @@ static int64_t seed_of(const bench_options *o)
 /* Rows of earlier runs, once each. */
 static vla_status read_earlier(session *s, vla_error *error)
 {
-    vla_status status = VLA_OK;
-    const vla_common *c = &s->o->common;
-    for (int64_t i = 0; c->resume && !status && i < c->outputs.count; i++) {
-        vla_records read = {0};
-        FILE *exists = fopen(c->outputs.values[i], "re");
-        vla_format format;
-        if (!exists) continue;
-        const bool empty = fgetc(exists) == EOF;
-        fclose(exists);
-        if (empty || !vla_format_of_path(c->outputs.values[i], &format) || format == VLA_FORMAT_MD) continue;
-        status = vla_records_read(&read, c->outputs.values[i], error);
-        if (!status) status = vla_merge(&s->rows, &read, error);
-        vla_records_clear(&read);
-    }
+    vla_records read = {0};
+    vla_status status = vla_common_earlier(&s->o->common, &read, error);
+    if (!status) status = vla_merge(&s->rows, &read, error);
+    vla_records_clear(&read);
     return status;
 }
 
@@ -361,7 +348,7 @@ static vla_status finish(session *s, bool *differs, bool *slower, vla_error *err
     return status;
 }
 
-static int dry_run(const session *s)
+static int dry_run(const session *s, vla_error *error)
 {
     char label[VLA_LABEL_SIZE];
     int64_t todo = 0;
@@ -372,14 +359,14 @@ static int dry_run(const session *s)
     }
     fprintf(stderr, "would run %lld, and new sizes for %d crossover%s\n", (long long)todo, s->pair_count,
             s->pair_count == 1 ? "" : "s");
-    return fflush(stdout) ? 3 : 0;
+    return vla_stream_flush(stdout, "stdout", error) ? bench_fail(error) : 0;
 }
 
 static int run_session(session *s, vla_error *error)
 {
     bool differs = false, slower = false;
     if (open_session(s, error)) return bench_fail(error);
-    if (s->o->common.dry_run) return dry_run(s);
+    if (s->o->common.dry_run) return dry_run(s, error);
     if (open_report(s, error)) return bench_fail(error);
     if (!s->o->common.quiet) vla_setting_warn(stderr, "vla-bench");
     vla_status status = measure(s, error);

@@ -1,5 +1,6 @@
 /* vla-bench: time the operators against sequence length and measure where they cross. */
 #include "cmd/bench.h"
+#include "lib/base/status.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -87,8 +88,41 @@ static void own_options(bench_options *o, vla_option *rows)
     memcpy(rows, own, sizeof own);
 }
 
+/* What reads records measures nothing: an option that only a measurement heeds would be lost. */
+static vla_status only_reads(const bench_options *o, const char *word, vla_error *error)
+{
+    const vla_common *c = &o->common;
+    const struct {
+        const char *name;
+        bool given;
+    } ignored[] = {
+        {"op", c->ops.count}, {"form", c->forms.count},  {"dtype", c->dtypes.count}, {"B", c->B.count},
+        {"H", c->H.count},    {"T", c->T.count},         {"d", c->d.count},          {"dk", c->dk.count},
+        {"dv", c->dv.count},  {"depth", o->depth.count}, {"case", c->cases.count},   {"filter", c->filters.count},
+        {"input", c->input},  {"resume", c->resume},     {"dry-run", c->dry_run},    {"expect", c->expect}};
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+        if (ignored[i].given)
+            return vla_fail(error, VLA_ERR_ARGUMENT, "--%s: %s reads records and measures nothing", ignored[i].name,
+                            word);
+    return VLA_OK;
+}
+
+static vla_status check_command(const bench_options *o, const char *word, vla_error *error)
+{
+    const bool measures = !strcmp(word, "run"), lists = !strcmp(word, "list");
+    const bool takes_from = !strcmp(word, "plot") || !strcmp(word, "crossover") || !strcmp(word, "fit");
+    if (o->from.count && !takes_from)
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--from: accepted only with plot, crossover and fit");
+    if (o->common.fail_on && !measures && strcmp(word, "compare"))
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--fail-on: accepted only with run and compare");
+    if (o->common.fail_on && strcmp(o->common.fail_on, "slower"))
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--fail-on %s: vla-bench accepts slower", o->common.fail_on);
+    return measures || lists ? VLA_OK : only_reads(o, word, error);
+}
+
 static int dispatch(bench_options *o, const vla_strings *words)
 {
+    vla_error error = {0};
     static const struct {
         const char *name;
         int (*plain)(bench_options *);
@@ -99,6 +133,7 @@ static int dispatch(bench_options *o, const vla_strings *words)
     const char *word = words->count ? words->values[0] : "run";
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (strcmp(word, commands[i].name)) continue;
+        if (check_command(o, word, &error)) return bench_fail(&error);
         if (commands[i].with_files) return commands[i].with_files(o, words);
         if (words->count <= 1) return commands[i].plain(o);
         fprintf(stderr, "vla-bench: unexpected argument '%s' after %s; accepted are options\n", words->values[1], word);

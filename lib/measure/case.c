@@ -197,6 +197,50 @@ vla_status vla_cases_push(vla_cases *cases, const vla_case *c, vla_error *error)
     return VLA_OK;
 }
 
+typedef struct keyed {
+    char key[24];
+    int64_t at;
+} keyed;
+
+static int by_key(const void *left, const void *right)
+{
+    const keyed *a = left, *b = right;
+    const int order = strcmp(a->key, b->key);
+    return order ? order : (a->at > b->at) - (a->at < b->at);
+}
+
+static vla_status key_cases(const vla_cases *cases, keyed *keys, vla_error *error)
+{
+    for (int64_t i = 0; i < cases->count; i++) {
+        vla_record *probe = vla_record_create("sample");
+        const bool made = probe && vla_case_record(&cases->items[i], 0, NULL, probe);
+        if (made) snprintf(keys[i].key, sizeof keys[i].key, "%s", vla_record_text(probe, "key", ""));
+        keys[i].at = i;
+        vla_record_destroy(probe);
+        if (!made) return vla_fail(error, VLA_ERR_MEMORY, "list of cases: out of memory");
+    }
+    return VLA_OK;
+}
+
+vla_status vla_cases_unique(vla_cases *cases, vla_error *error)
+{
+    keyed *keys = calloc((size_t)cases->count + 1, sizeof *keys);
+    bool *again = calloc((size_t)cases->count + 1, sizeof *again);
+    vla_status status =
+        keys && again ? key_cases(cases, keys, error) : vla_fail(error, VLA_ERR_MEMORY, "list of cases: out of memory");
+    if (status == VLA_OK) {
+        int64_t kept = 0;
+        qsort(keys, (size_t)cases->count, sizeof *keys, by_key);
+        for (int64_t i = 1; i < cases->count; i++) again[keys[i].at] = strcmp(keys[i].key, keys[i - 1].key) == 0;
+        for (int64_t i = 0; i < cases->count; i++)
+            if (!again[i]) cases->items[kept++] = cases->items[i];
+        cases->count = kept;
+    }
+    free(keys);
+    free(again);
+    return status;
+}
+
 void vla_cases_free(vla_cases *cases)
 {
     free(cases->items);

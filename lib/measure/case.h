@@ -41,6 +41,8 @@ typedef struct vla_cases {
 } vla_cases;
 
 vla_status vla_cases_push(vla_cases *cases, const vla_case *c, vla_error *error);
+/* Drops every case that says again what an earlier one says. */
+vla_status vla_cases_unique(vla_cases *cases, vla_error *error);
 void vla_cases_free(vla_cases *cases);
 
 #endif

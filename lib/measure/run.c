@@ -191,9 +191,11 @@ vla_status vla_run_prepare(vla_run *run, const vla_inputs *inputs, int threads, 
     run->seconds = (double)NAN;
     if (run->backend == VLA_AUTO) run->backend = VLA_CPU;
     vla_status status = vla_inputs_problem(inputs, &run->problem, error);
-    if (status == VLA_OK && run->form == VLA_BEST)
-        run->form = vla_best_form(&run->problem, run->backend, run->dtype, threads);
-    return status;
+    if (status != VLA_OK || run->form != VLA_BEST) return status;
+    const vla_form best = vla_best_form(&run->problem, run->backend, run->dtype, threads);
+    if (vla_kernel_exists(run->problem.op, best, run->backend, run->dtype))
+        run->form = best; /* else its plan says why */
+    return VLA_OK;
 }
 
 vla_status vla_run_execute(vla_run *run, vla_exec *exec, const vla_inputs *inputs, const vla_state *start,

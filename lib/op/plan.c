@@ -65,7 +65,12 @@ static vla_status find_kernel(vla_plan *plan, vla_form form, vla_backend backend
     const vla_problem *p = &plan->problem;
     char reason[160];
     if (backend == VLA_AUTO) backend = VLA_CPU;
-    if (form == VLA_BEST) form = vla_best_form(p, backend, plan->dtype, vla_exec_threads(plan->exec));
+    if (form == VLA_BEST) {
+        form = vla_best_form(p, backend, plan->dtype, vla_exec_threads(plan->exec));
+        if (!vla_kernel_exists(p->op, form, backend, plan->dtype))
+            return vla_fail(error, VLA_ERR_UNSUPPORTED, "%s has no %s kernel on %s", vla_op_name(p->op),
+                            vla_dtype_name(plan->dtype), vla_backend_name(backend));
+    }
     plan->kernel = vla_kernel_find(p->op, form, backend);
     if (!plan->kernel)
         return vla_fail(error, VLA_ERR_UNSUPPORTED, "%s has no %s form on %s", vla_op_name(p->op), vla_form_name(form),

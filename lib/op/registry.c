@@ -47,6 +47,12 @@ const vla_variant *vla_kernel_variant(const vla_kernel *kernel, vla_dtype dtype,
     return NULL;
 }
 
+bool vla_kernel_exists(vla_op op, vla_form form, vla_backend backend, vla_dtype dtype)
+{
+    const vla_kernel *kernel = vla_kernel_find(op, form, backend);
+    return kernel && vla_kernel_variant(kernel, dtype, VLA_ISA_AUTO, NULL);
+}
+
 bool vla_kernel_supports(const vla_kernel *kernel, const vla_problem *problem, vla_dtype dtype, char *reason,
                          size_t reason_size)
 {

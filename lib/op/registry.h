@@ -7,6 +7,8 @@
 /* i-th kernel over all backends in table order, or NULL past the end. */
 const vla_kernel *vla_kernel_at(int i);
 const vla_kernel *vla_kernel_find(vla_op op, vla_form form, vla_backend backend);
+/* Does the operator have this form there at that dtype, whatever the problem? */
+bool vla_kernel_exists(vla_op op, vla_form form, vla_backend backend, vla_dtype dtype);
 /* The variant for dtype at isa, or at the next lesser instruction set that is built; NULL when there is none.
  * *used (may be NULL) is the instruction set found. */
 const vla_variant *vla_kernel_variant(const vla_kernel *kernel, vla_dtype dtype, vla_isa isa, vla_isa *used);

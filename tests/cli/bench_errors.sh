@@ -47,13 +47,23 @@ expect 2 "--baseline" --baseline foo
 expect 2 "--case foo" --case foo
 expect 2 "V is missing" --case vla/chunk/cpu/f32/B1_H1_T8_K4
 expect 2 "'K5'" --case vla/chunk/cpu/f32/B1_H1_T8_K4_V4_K5
+expect 2 "--T: given together with --case" --case vla/chunk/cpu/f32/B1_H1_T8_K4_V4 --T 16
+expect 2 "--threads" --case vla/chunk/cpu/f32/B1_H1_T8_K4_V4 --threads 1,2
+expect 2 "are B1_H4_K64_V64" --case vla/chunk/cpu/f32/B1_H5_T8_K64_V64 --input tests/data/vla_lm
+expect 2 "are B1_H4_K64_V64" --case vla/chunk/cpu/f32/B1_H4_T8_K64_V65 --input tests/data/vla_lm
+expect 2 "--crossover none" --crossover none --crossover vla,softmax
 expect 2 "--filter nothing" --filter nothing
 expect 2 "'what'" what
 expect 2 "'more'" list more
 expect 2 "--resume" --resume
 expect 2 "--fail-on" --fail-on slower
 expect 2 "--fail-on" --fail-on refuted
+expect 2 "--fail-on refuted" compare one two --fail-on refuted
+expect 2 "--fail-on" list --fail-on slower
 expect 2 "--from" --from x.csv
+expect 2 "--from" list --from x.csv
+expect 2 "--T: fit reads records" fit --from x.csv --T 64
+expect 2 "--resume" merge one two --resume
 expect 2 "--from" crossover
 expect 2 "--plot" plot --from x.csv
 expect 2 "compare" compare one

@@ -55,6 +55,8 @@ code=0
 [ "$(wc -l <"$out/pairs")" = 2 ] && grep -q '^\[4,' "$out/pairs" && grep -q '^\[8,' "$out/pairs" || fail "one crossover for each dk: $(cat "$out/pairs")"
 "$bench" list --op vla --H 2 --d 8 --T 16 | sed -n 3p | xargs "$bench" --case >"$out/table" 2>"$out/log" || fail "list | xargs --case"
 grep -q '^run 1, passed 1' "$out/log" || fail "list | xargs --case: $(cat "$out/log")"
+[ "$("$bench" --T 8,8 --threads 2,2 --form best,recurrent --op vla --dry-run 2>/dev/null | wc -l)" = 1 ] || fail "a case given twice runs twice"
+[ "$("$bench" --op delta --form all,stepwise --T 8 --backend cpu --dry-run 2>/dev/null | grep -c stepwise)" = 1 ] || fail "a form asked for by name is dropped beside all"
 "$bench" list | awk 'seen[$0]++' | grep -q . && fail "list repeats itself"
 # decode has its own sweep and crossover
 "$bench" --mode decode --depth 4-64x4 --H 2 --d 8 --min-samples 3 --time-limit 8 --format jsonl -q 2>/dev/null >"$out/decode"
@@ -82,6 +84,18 @@ code=0
 wait "$process" || code=$?
 [ "$code" = 130 ] || fail "interrupted: exit $code"
 jq -e '.rows | length >= 1' "$out/stop.json" >/dev/null || fail "rows lost on interruption"
+# a hang-up ends a run like an interrupt, unless nohup asked otherwise
+"$bench" --op vla,softmax --H 2 --d 8 --T 16-8kx2 --min-samples 200 --time-limit 60 --format json >"$out/stop.json" 2>"$out/log" &
+process=$!
+sleep 1
+kill -HUP "$process"
+code=0
+wait "$process" || code=$?
+[ "$code" = 130 ] && jq -e .rows "$out/stop.json" >/dev/null || fail "hung up: exit $code"
+# an empty file is nothing to go on from, and no error after the run
+: >"$out/empty.json"
+"$bench" --op delta --H 1 --d 4 --T 8 --min-samples 3 -o "$out/empty.json" --resume -q >/dev/null 2>"$out/log" || fail "resume from an empty file"
+jq -e '.rows | length == 1' "$out/empty.json" >/dev/null || fail "resume from an empty file lost its row"
 # a closed pipe and a full disk are errors, and other outputs survive them
 set +e
 "$bench" --op delta --H 1 --d 4 --T 8 --min-samples 3 --format jsonl -o "$out/kept.jsonl" -q 2>/dev/null | true
