@@ -44,7 +44,7 @@ typedef struct session {
     vla_inputs inputs;
     char digest[17];
     vla_progress progress;
-    int64_t cases, current;
+    int64_t cases, offered, current;
     int64_t passed, skipped, failed;
 } session;
 
@@ -131,6 +131,8 @@ static vla_status check_settings(const settings *s, vla_error *error)
     static const char once[] = "several values; accepted: one (sweeps are vla-bench's)";
     static const char elsewhere[] = "not for vla-run; accepted by vla-bench";
     bool files = any_file(s), given = c->input || files;
+    vla_common usual;
+    vla_common_init(&usual);
     bool many = count_cases(s) > 1;
     const rule rules[] = {
         {c->input && files, "--input", "given together with files; accepted: --input DIR, or --q F --k F --v F"},
@@ -153,6 +155,10 @@ static vla_status check_settings(const settings *s, vla_error *error)
         {c->plot != NULL, "--plot", elsewhere},
         {c->expect != NULL, "--expect", elsewhere},
         {c->fail_on != NULL, "--fail-on", elsewhere},
+        {c->time_limit > 0, "--time-limit", elsewhere},
+        {c->min_samples != usual.min_samples, "--min-samples", elsewhere},
+        {c->noise < usual.noise || c->noise > usual.noise, "--noise", elsewhere},
+        {c->resume && c->outputs.count == 0, "--resume", "no file to go on from; accepted: with -o FILE"},
         {s->out && many, "--out", "more than one result; accepted: one operator, form, dtype, chunk and thread count"},
         {s->state_in && s->op_count > 1, "--state-in", "more than one operator; accepted: one"},
         {s->state_in && s->ops[0] == VLA_SOFTMAX, "--state-in",
@@ -291,6 +297,10 @@ static vla_status refused(session *x, const vla_run *run, const vla_error *why, 
     bool device = run->backend == VLA_CUDA && why->status == VLA_ERR_UNSUPPORTED;
     if (x->cases == 1 || why->status == VLA_ERR_DEVICE)
         return vla_fail(error, device ? VLA_ERR_DEVICE : why->status, "%s", why->message);
+    if (x->set->common.dry_run) {
+        say(&x->progress, why->message);
+        return VLA_OK;
+    }
     if (why->status == VLA_ERR_NUMERIC) return add_row(x, run, "fail", why->message, error);
     return add_row(x, run, why->status == VLA_ERR_MEMORY ? "oom" : "skip", why->message, error);
 }
@@ -311,7 +321,18 @@ static vla_status execute(session *x, vla_run *run, vla_exec *exec, vla_error *e
     status = write_outputs(x, run, error);
     if (status != VLA_OK) return status;
     bool failed = run->checked && !run->pass;
-    return add_row(x, run, failed ? "fail" : "ok", failed ? "differs from naive by more than the limit" : NULL, error);
+    const char *reason = *run->warning ? run->warning : "differs from naive by more than the limit";
+    return add_row(x, run, failed ? "fail" : "ok", failed ? reason : NULL, error);
+}
+
+static vla_status print_label(const session *x, const vla_run *run, vla_error *error)
+{
+    vla_run_facts facts = facts_of(x);
+    vla_record *row = vla_run_record(run, &facts, "ok", NULL);
+    if (!row) return vla_fail(error, VLA_ERR_MEMORY, "out of memory for a row");
+    puts(vla_record_text(row, "case", ""));
+    vla_record_destroy(row);
+    return VLA_OK;
 }
 
 static vla_status run_job(session *x, const job *j, vla_dtype dtype, vla_exec *exec, vla_error *error)
@@ -332,10 +353,7 @@ static vla_status run_job(session *x, const job *j, vla_dtype dtype, vla_exec *e
     vla_progress_update(&x->progress, vla_op_name(j->op), (double)x->current++, (double)x->cases);
     if (status != VLA_OK) return refused(x, &run, &why, error);
     if (is_done(x, &run)) return VLA_OK;
-    if (s->common.dry_run)
-        printf("%s/%s/%s\n", vla_op_name(j->op), vla_form_name(run.form), vla_dtype_name(dtype));
-    else
-        status = execute(x, &run, exec, error);
+    status = s->common.dry_run ? print_label(x, &run, error) : execute(x, &run, exec, error);
     vla_run_destroy(&run);
     return status;
 }
@@ -343,6 +361,14 @@ static vla_status run_job(session *x, const job *j, vla_dtype dtype, vla_exec *e
 static int64_t value_or(const vla_range *range, int64_t i, int64_t fallback)
 {
     return range->count ? range->values[i] : fallback;
+}
+
+/* "all" means the forms there are; one asked for by name that does not exist is a row that says so. */
+static bool is_offered(const settings *s, const job *j, vla_dtype dtype)
+{
+    if (j->form == VLA_BEST || vla_common_form_named(&s->common, j->form)) return true;
+    const bool cpu = s->backend != VLA_CUDA && vla_kernel_exists(j->op, j->form, VLA_CPU, dtype);
+    return cpu || (s->backend == VLA_CUDA && vla_kernel_exists(j->op, j->form, VLA_CUDA, dtype));
 }
 
 /* Every operator, form, chunk and segment count with one set of threads. */
@@ -358,6 +384,8 @@ static vla_status run_jobs(session *x, vla_dtype dtype, vla_exec *exec, vla_erro
                        .chunk = value_or(&c->chunk, i / segments % chunks, 0),
                        .form = s->forms[i / segments / chunks % s->form_count],
                        .op = s->ops[i / segments / chunks / s->form_count]};
+        if (!is_offered(s, &j, dtype)) continue;
+        x->offered++;
         status = run_job(x, &j, dtype, exec, error);
     }
     return status;
@@ -376,6 +404,9 @@ static vla_status run_all(session *x, vla_error *error)
             vla_exec_destroy(exec);
         }
     }
+    if (status == VLA_OK && x->offered == 0 && !vla_interrupted())
+        status = vla_fail(error, VLA_ERR_ARGUMENT, "--form all: no form of %s has a %s kernel here",
+                          vla_op_name(s->ops[0]), vla_dtype_name(s->dtypes[0]));
     return status;
 }
 
@@ -411,21 +442,21 @@ static void print_table(const session *x)
     vla_table_print(stdout, vla_report_rows(x->report), "run", all, count);
 }
 
-static void read_done(session *x)
+static vla_status read_done(session *x, vla_error *error)
 {
-    const vla_common *c = &x->set->common;
-    bool needed = x->set->out || x->set->dump || x->set->state_out; /* files to write whatever the records say */
-    for (int64_t i = 0; c->resume && !needed && i < c->outputs.count; i++)
-        vla_records_read(&x->done, c->outputs.values[i], NULL);
+    const settings *s = x->set;
+    if (s->out || s->dump || s->state_out) return VLA_OK; /* files to write whatever the records say */
+    return vla_common_earlier(&s->common, &x->done, error);
 }
 
 static vla_status open_report(session *x, bool *table, vla_error *error)
 {
     const vla_range *threads = &x->set->common.threads;
+    vla_status status = read_done(x, error);
+    if (status != VLA_OK || x->set->common.dry_run) return status;
     vla_record *meta = vla_meta(threads->count ? (int)threads->values[0] : vla_cpu_count());
     if (!meta) return vla_fail(error, VLA_ERR_MEMORY, "out of memory");
-    read_done(x);
-    vla_status status = vla_common_report(&x->set->common, meta, &x->report, table, error);
+    status = vla_common_report(&x->set->common, meta, &x->report, table, error);
     vla_record_destroy(meta);
     return status;
 }
@@ -442,7 +473,8 @@ static int finish(session *x, bool table, vla_status status, vla_error *error)
     else
         vla_report_close(x->report, NULL);
     if (closed != VLA_OK) say(&x->progress, late.message);
-    if (!x->set->common.quiet && x->passed + x->skipped + x->failed > 0)
+    const bool said = status == VLA_OK || x->passed + x->skipped + x->failed > 0;
+    if (!x->set->common.quiet && !x->set->common.dry_run && said)
         vla_progress_note(&x->progress, "run %lld, passed %lld, skipped %lld, failed %lld",
                           (long long)(x->passed + x->failed), (long long)x->passed, (long long)x->skipped,
                           (long long)x->failed);
@@ -534,8 +566,6 @@ int main(int argc, char **argv)
             fprintf(stderr, "%s: %s\n", program, error.message);
             code = vla_exit_code(status);
         }
-    } else if (code == 0 && vla_stream_flush(stdout, "stdout", &error) != VLA_OK) {
-        code = 3;
     }
     vla_strings_free(&words);
     vla_common_free(&s.common);

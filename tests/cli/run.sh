@@ -114,6 +114,8 @@ for op in softmax linear delta decay vla rls; do
     [ "$(values "$out/n.npy" 4 | head -n $((30 * 64)) | grep -ci nan)" = 0 ] || fail "$op $form: the NaN leaks backwards"
     [ "$(values "$out/n.npy" 4 | tail -n 64 | grep -ci nan)" -gt 0 ] || fail "$op $form: the NaN is hidden"
     [ "$(jq -r '.rows[0].time_s' "$out/stdout")" = null ] || fail "$op $form: a time for NaN data"
+    try 1 $op --q "$out/q.4.npy" --k "$out/nan.npy" --v "$out/v.4.npy" --form $form --check --format json
+    jq -e '.rows[0].reason | test("k is not finite.* t 30")' "$out/stdout" >/dev/null || fail "$op $form: why the check failed"
   done
 done
 
@@ -132,17 +134,33 @@ done
 try 0 vla,softmax,rls --T 16 --d 8 --H 2 --check -o "$out/r.json" -o "$out/r.jsonl" --resume
 jq -e '.rows | length == 3' "$out/r.json" >/dev/null || fail "--resume measured again or lost rows"
 grep -q 'run 1, passed 1' "$out/stderr" || fail "--resume ran more than what is missing"
-try 0 vla --T 16 --dry-run -o "$out/dry.json"
+try 0 vla --T 16 --d 8 --dry-run -o "$out/dry.json" --format json
 [ ! -e "$out/dry.json" ] || fail "--dry-run wrote a file"
+[ "$(cat "$out/stdout")" = vla/recurrent/cpu/f32/B1_H16_T16_K8_V8 ] || fail "--dry-run prints other things than cases"
+# a file that is new beside one that holds rows gets them; an empty one holds none; others must be records
+: >"$out/empty.json"
+try 0 vla,softmax,rls --T 16 --d 8 --H 2 --check -o "$out/r.jsonl" -o "$out/new.json" -o "$out/new.csv" -o "$out/empty.json" --resume
+for file in new empty; do
+  jq -e '.rows | length == 3' "$out/$file.json" >/dev/null || fail "--resume: rows of r.jsonl are missing in $file.json"
+done
+[ "$(grep -c '^run,' "$out/new.csv")" = 3 ] || fail "--resume: rows of r.jsonl are missing in new.csv"
+tail -n 1 "$out/stderr" | grep -qx 'run 0, passed 0, skipped 0, failed 0' || fail "--resume with a new file measured again"
+echo rubbish >"$out/rubbish.csv"
+refuse 3 "rubbish.csv:1: the header" vla --T 16 -o "$out/rubbish.csv" --resume
+[ "$(cat "$out/rubbish.csv")" = rubbish ] || fail "--resume changed a file it could not read"
 try 0 --help
 grep -q -- '--state-in DIR' "$out/stdout" || fail "--help"
 try 0 --version
 grep -qE '^vla-run [0-9]+\.[0-9]+\.[0-9]+$' "$out/stdout" || fail "--version"
 
 # Failing checks, skipped forms
-try 0 vla --T 16 --d 8 --form all --dtype f32
-grep -q skip "$out/stdout" || fail "a form that is not built must give a row"
-try 1 vla --T 16 --d 8 --form all --dtype f32 --strict
+try 0 all --T 16 --d 8 --form all --dtype f32
+grep -q skip "$out/stdout" && fail "--form all gives rows of forms that do not exist"
+try 0 vla --T 16 --d 8 --form all,stepwise --backend cpu
+grep -q 'vla has no stepwise form on cpu' "$out/stdout" || fail "a form asked for by name must give a row"
+try 1 vla --T 16 --d 8 --form all,stepwise --backend cpu --strict
+refuse 2 "bf16" vla --T 16 --form all --dtype bf16 --backend cpu
+refuse 2 "vla has no bf16 kernel" vla --T 16 --dtype bf16 --backend cpu
 
 # Bad input: exit 2 for usage, 3 for files
 refuse 2 "OP: not given"
@@ -167,6 +185,8 @@ refuse 2 "--state-in" vla,rls --T 4 --state-in "$out"
 refuse 2 "--state-in" softmax --T 4 --state-in "$out"
 refuse 2 "--plot" vla --T 4 --plot "$out/p"
 refuse 2 "-o: 'x.txt'" vla --T 4 -o x.txt
+refuse 2 "--resume" vla --T 4 --resume
+for option in '--time-limit 3' '--min-samples 3' '--noise 0.5'; do refuse 2 "${option% *}: not for vla-run" vla --T 4 $option; done
 refuse 2 "--seed" vla --T 4 --seed 18446744073709551616
 refuse 3 "/nonexistent/q.npy" vla --input /nonexistent
 refuse 3 "q.npy" vla --input "$out/q.npy"
@@ -191,8 +211,13 @@ for format in '' '--format json' '--format jsonl' '--format csv'; do
   [ $? = 3 ] && grep -q 'stdout: cannot write' "$out/stderr" || fail "a full stdout ($format)"
   { "$run" vla --T 4 --d 4 -q $format 2>"$out/stderr"; echo $? >"$out/code"; } | true
 done
-"$run" --help >/dev/full 2>/dev/null
-[ $? = 3 ] || fail "--help to a full disk"
+for program in "$build"/vla-{run,bench,jacobian,capacity}; do
+  "$program" --help >/dev/full 2>"$out/stderr"
+  [ $? = 3 ] && grep -q 'stdout: cannot write' "$out/stderr" || fail "$program --help to a full disk"
+done
+# closed standard streams: the table does not land in the file that would have taken their number
+"$run" vla --T 4 --d 4 -o "$out/closed.csv" <&- >&- 2>&-
+[ $? = 3 ] && [ "$(cut -d, -f1 "$out/closed.csv" | tr '\n' ' ')" = 'kind run ' ] || fail "closed standard streams"
 find "$out" -name '*.??????' | grep -q 'npy\.' && fail "temporary files are left"
 echo "$failures failures"
 [ "$failures" = 0 ]
