@@ -241,34 +241,55 @@ static vla_status rule_residual(const vla_trial *trial, const char *source, cons
     return vla_verdict_emit(trial, &v, error);
 }
 
-/* |S_t|^2 = |S_{t-1}|^2 - |S_{t-1} k|^2 + |v|^2 for a = k; E |S k|^2 = |S|^2/d for keys uniform on the sphere. */
-static vla_status rule_plateau(const vla_trial *trial, int64_t heads, int64_t d, vla_error *error)
+/* Mean of |S_t|_F^2 over the recorded steps of the second half. */
+typedef struct settled {
+    int64_t from, count;
+    double sum;
+} settled;
+
+static void settled_row(void *context, const vla_trace_row *row)
 {
-    vla_source source = {.kind = VLA_SOURCE_ISOTROPIC, .heads = heads, .dk = d, .dv = d, .features = VLA_IDENTITY};
+    settled *s = context;
+    if (row->t < s->from) return;
+    s->sum += row->state_norm * row->state_norm;
+    s->count++;
+}
+
+/* |S_t|^2 = |S_{t-1}|^2 - |S_{t-1} k|^2 + |v|^2 for a = k; E |S k|^2 = |S|^2/d for keys uniform on the sphere. */
+static vla_status rule_plateau(const vla_trial *trial, int64_t d, vla_error *error)
+{
+    enum { HEADS = 8 };
     vla_problem p = *trial->base;
     p.op = VLA_VLA;
     p.dk = p.dv = d;
     p.features = VLA_IDENTITY;
-    p.T = 100 * d;
-    vla_trace_summary *s = calloc((size_t)(heads * trial->seed_count), sizeof *s);
-    double *x = malloc((size_t)(heads * trial->seed_count) * sizeof *x);
-    vla_status status = s && x ? vla_trial_trace(trial, &source, &p, false, s, error)
-                               : vla_fail(error, VLA_ERR_MEMORY, "C7: out of memory");
-    if (!status) {
-        vla_verdict v = vla_verdict_of("C7", "plateau", "isotropic",
-                                       "keys on the sphere, u = 0: |S_t|_F settles at sqrt(d E|v|^2)");
-        for (int64_t i = 0; i < heads * trial->seed_count; i++) x[i] = s[i].state_norm;
-        v.value = vla_interval_of(x, heads * trial->seed_count);
-        v.corrected = true;
-        v.worst = v.value.value;
-        v.expected = (double)d; /* sqrt(d E|v|^2), E|v|^2 = dv = d */
-        v.tolerance = 0.1 * (double)d;
-        v.ruling = fabs(v.value.value - v.expected) <= v.tolerance ? VLA_HOLDS : VLA_REFUTED;
-        status = vla_verdict_emit(trial, &v, error);
+    p.no_normalise = false;
+    p.refresh_period = 0;
+    p.T = 200 * d;
+    double x[HEADS];
+    for (int h = 0; h < HEADS; h++) {
+        const vla_source source = {.kind = VLA_SOURCE_ISOTROPIC,
+                                   .heads = 1,
+                                   .dk = d,
+                                   .dv = d,
+                                   .features = VLA_IDENTITY,
+                                   .seed = (uint64_t)trial->seeds[0] + (uint64_t)h};
+        settled s = {p.T / 2, 0, 0};
+        vla_trace_summary summary;
+        const vla_trace_options o = {.problem = &p, .source = &source, .row = settled_row, .context = &s};
+        const vla_status status = vla_trace_run(&o, &summary, error);
+        if (status) return status;
+        x[h] = sqrt(s.sum / (double)s.count);
     }
-    free(s);
-    free(x);
-    return status;
+    vla_verdict v = vla_verdict_of("C7", "plateau", "isotropic",
+                                   "keys on the sphere, u = 0: |S_t|_F settles at sqrt(d E|v|^2) (root mean square)");
+    v.value = vla_interval_of(x, HEADS);
+    v.corrected = true;
+    v.worst = v.value.value;
+    v.expected = (double)d; /* E|v|^2 = dv = d */
+    v.tolerance = 0.1 * (double)d;
+    v.ruling = fabs(v.value.value - v.expected) <= v.tolerance ? VLA_HOLDS : VLA_REFUTED;
+    return vla_verdict_emit(trial, &v, error);
 }
 
 static vla_status adversary_growth(const vla_trial *trial, vla_goal goal, int64_t d, int64_t T, vla_error *error)
@@ -348,7 +369,7 @@ vla_status vla_claim_bounded(const vla_trial *trial, vla_error *error)
         isotropic = isotropic || source.kind == VLA_SOURCE_ISOTROPIC;
         status = bounded_source(trial, &source, &problem, error);
     }
-    if (!status && isotropic && vla_trial_wants(trial, "plateau")) status = rule_plateau(trial, heads, d, error);
+    if (!status && isotropic && vla_trial_wants(trial, "plateau")) status = rule_plateau(trial, d, error);
     if (status || !trial->adversary) return status;
     const int64_t worst_d = trial->d ? trial->d : 8;
     status = adversary_growth(trial, VLA_GOAL_STATE, worst_d, 6720, error);
