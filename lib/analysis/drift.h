@@ -1,5 +1,6 @@
 /* Does the Sherman-Morrison recursion keep A_t = M_t^-1? The A of a plan's own kernel, in its dtype, against the
- * inverse by Cholesky of M_t accumulated in float64, over long sequences. */
+ * inverse by Cholesky of M_t accumulated in float64, over long sequences. Tokens come in runs of at most 1,024, between
+ * which A is carried in the plan's dtype, as in a stream. */
 #ifndef VLA_ANALYSIS_DRIFT_H
 #define VLA_ANALYSIS_DRIFT_H
 #include "lib/analysis/source.h"
