@@ -301,9 +301,11 @@ static vla_status run_job(job *j, int64_t *failed, vla_error *error)
         status = vla_trace_run(&o, s + i * heads, error);
         if (!status) status = j->status;
     }
-    if (!status) status = emit_summary(j, s, heads * seeds, error);
-    if (!status && j->problem.op == VLA_VLA && j->problem.T > 0) status = emit_histogram(j, s, heads * seeds, error);
-    if (!status) status = emit_derivatives(j, failed, error);
+    const bool whole = s[heads * seeds - 1].steps == j->problem.T; /* not when interrupted */
+    if (!status && whole) status = emit_summary(j, s, heads * seeds, error);
+    if (!status && whole && j->problem.op == VLA_VLA && j->problem.T > 0)
+        status = emit_histogram(j, s, heads * seeds, error);
+    if (!status && whole) status = emit_derivatives(j, failed, error);
     free(s);
     return status;
 }

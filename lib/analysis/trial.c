@@ -71,6 +71,7 @@ bool vla_trial_wants(const vla_trial *trial, const char *part)
 vla_status vla_verdict_emit(const vla_trial *trial, const vla_verdict *v, vla_error *error)
 {
     if (!vla_trial_wants(trial, v->part)) return VLA_OK;
+    if (!vla_trial_go_on(trial, 1, 1)) return VLA_OK; /* interrupted: what was measured is not all of it */
     vla_record *r = vla_record_create("verdict");
     if (!r) return vla_fail(error, VLA_ERR_MEMORY, "verdict: out of memory");
     char replay[1100];

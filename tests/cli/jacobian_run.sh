@@ -69,6 +69,19 @@ run --T 10 --d 4 --H 1 -q -o r.jsonl
 run --T 10,20 --d 4 --H 1 -q --resume -o r.jsonl
 [ "$(jq -rs '[.[] | select(.kind == "summary")] | length' r.jsonl)" = 2 ] || fail "--resume measured again or not at all"
 
+# An interrupted run keeps its rows, claims nothing about what it did not finish, and says so.
+"$jacobian" --T 10000000 --d 8 --H 1 --every 1000 -q -o i.jsonl >/dev/null 2>&1 &
+pid=$!
+for _ in $(seq 100); do
+  [ -s i.jsonl ] && grep -q '"kind":"jacobian"' i.jsonl && break
+  sleep 0.1
+done
+kill -INT $pid
+wait $pid
+[ $? = 130 ] || fail "interruption is not exit 130"
+jq -es '([.[] | select(.kind == "jacobian")] | length > 0) and ([.[] | select(.kind == "summary")] | length == 0)' i.jsonl >/dev/null ||
+  fail "an interrupted run lost its rows or summed up what it did not measure"
+
 # The readable table comes with the closing line on stderr.
 run --T 10 --d 4 --H 1
 grep -q 'max |J|' stdout || fail "no table"
