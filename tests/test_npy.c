@@ -394,6 +394,29 @@ static void failed_writes_leave_nothing(void **state)
     assert_int_equal(vla_npy_write(path, &value, VLA_F64, 1, shape, &error), VLA_ERR_ARGUMENT);
 }
 
+/* A new file has the mode the umask leaves, one that is replaced keeps its own, and nothing stays beside them. */
+static void written_files_keep_their_mode(void **state)
+{
+    (void)state;
+    const double value = 1;
+    const int64_t shape[] = {1};
+    char own[128], command[160];
+    struct stat info;
+    const mode_t before = umask(027);
+    snprintf(own, sizeof own, "%s/mode.npy", folder);
+    assert_int_equal(vla_npy_write(own, &value, VLA_F64, 1, shape, NULL), VLA_OK);
+    umask(before);
+    assert_int_equal(stat(own, &info), 0);
+    assert_int_equal(info.st_mode & 07777, 0640);
+    assert_int_equal(chmod(own, 0600), 0);
+    assert_int_equal(vla_npy_write(own, &value, VLA_F64, 1, shape, NULL), VLA_OK);
+    assert_int_equal(stat(own, &info), 0);
+    assert_int_equal(info.st_mode & 07777, 0600);
+    snprintf(command, sizeof command, "test \"$(ls -d '%s'/mode.npy*)\" = '%s'", folder, own);
+    assert_int_equal(system(command), 0);
+    unlink(own);
+}
+
 static void halves_convert_exactly(void **state)
 {
     (void)state;
@@ -451,6 +474,7 @@ int main(void)
         cmocka_unit_test(mutations),
         cmocka_unit_test(written_files_read_back),
         cmocka_unit_test(failed_writes_leave_nothing),
+        cmocka_unit_test(written_files_keep_their_mode),
         cmocka_unit_test(halves_convert_exactly),
     };
     return cmocka_run_group_tests(tests, make_folder, drop_folder);

@@ -31,12 +31,25 @@ static bool is_special(const char *path)
     return stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
 }
 
-/* mkstemp makes private files; results get the mode any other new file would have. */
-static void usual_mode(int fd)
+/* Opens a new file beside the target, with the mode any new file would have; its name goes to file->temp. */
+static int open_beside(vla_file *file)
 {
-    mode_t mask = umask(0);
-    umask(mask);
-    if (fchmod(fd, 0666 & ~mask) != 0) return;
+    enum { MOST_TRIES = 1000 };
+    for (int i = 0; i < MOST_TRIES; i++) {
+        if (asprintf(&file->temp, "%s.%ld-%d", file->target, (long)getpid(), i) < 0) {
+            file->temp = NULL;
+            errno = ENOMEM;
+            return -1;
+        }
+        const int fd = open(file->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0) return fd;
+        const int code = errno;
+        free(file->temp);
+        file->temp = NULL;
+        errno = code;
+        if (code != EEXIST) break;
+    }
+    return -1;
 }
 
 vla_status vla_file_begin(vla_file *file, const char *path, vla_error *error)
@@ -49,23 +62,20 @@ vla_status vla_file_begin(vla_file *file, const char *path, vla_error *error)
         return file->stream ? VLA_OK : cannot_write(file, errno, error);
     }
     struct stat info;
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return cannot_write(file, EISDIR, error);
-    if (stat(path, &info) == 0 && access(path, W_OK) != 0) return cannot_write(file, errno, error);
+    const bool exists = stat(path, &info) == 0;
+    if (exists && S_ISDIR(info.st_mode)) return cannot_write(file, EISDIR, error);
+    if (exists && access(path, W_OK) != 0) return cannot_write(file, errno, error);
     file->target = realpath(path, NULL);
     if (!file->target) file->target = strdup(path);
     if (!file->target) return cannot_write(file, ENOMEM, error);
-    if (asprintf(&file->temp, "%s.XXXXXX", file->target) < 0) {
-        file->temp = NULL;
-        return cannot_write(file, ENOMEM, error);
-    }
-    int fd = mkstemp(file->temp);
-    if (fd < 0) {
-        int code = errno;
-        free(file->temp);
-        file->temp = NULL;
+    int fd = open_beside(file);
+    if (fd < 0) return cannot_write(file, errno, error);
+    /* A file that is replaced stays as private as it was. */
+    if (exists && fchmod(fd, info.st_mode & 07777) != 0) {
+        const int code = errno;
+        close(fd);
         return cannot_write(file, code, error);
     }
-    usual_mode(fd);
     file->stream = fdopen(fd, "w");
     if (!file->stream) {
         close(fd);

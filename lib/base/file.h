@@ -11,7 +11,7 @@ typedef struct vla_file {
     char *temp;   /* NULL for a device or pipe, which is written in place */
 } vla_file;
 
-/* VLA_ERR_FILE when the directory is missing or not writable. */
+/* VLA_ERR_FILE when the directory is missing or not writable. A file that is replaced keeps its mode. */
 vla_status vla_file_begin(vla_file *file, const char *path, vla_error *error);
 /* Flushes, checks every earlier write and renames. On an error the target is as it was. */
 vla_status vla_file_commit(vla_file *file, vla_error *error);
@@ -20,7 +20,7 @@ vla_status vla_file_commit(vla_file *file, vla_error *error);
 vla_status vla_directory_make(const char *directory, vla_error *error);
 /* "DIRECTORY/NAME" in fresh memory, or NULL. */
 char *vla_path_join(const char *directory, const char *name);
-/* Flushes stdout and reports what failed to reach it (a closed pipe, a full disk). */
+/* Flushes stream and reports what failed to reach it (a closed pipe, a full disk); name is for the message. */
 vla_status vla_stream_flush(FILE *stream, const char *name, vla_error *error);
 
 #endif
