@@ -123,6 +123,12 @@ static void test_problem_errors(void **state)
     refuse(p, VLA_ERR_ARGUMENT, "Tk 9");
     p = good, p.op = (vla_op)77;
     refuse(p, VLA_ERR_ARGUMENT, "op 77");
+    p = good, p.features = (vla_features)3;
+    refuse(p, VLA_ERR_ARGUMENT, "features 3");
+    p = good, p.output = (vla_output)-1;
+    refuse(p, VLA_ERR_ARGUMENT, "output -1");
+    p = good, p.gate = (vla_gate)3;
+    refuse(p, VLA_ERR_ARGUMENT, "gate 3");
     p = good, p.T = INT64_MAX / 8;
     refuse(p, VLA_ERR_MEMORY, "64-bit");
 }
@@ -187,6 +193,38 @@ static void test_hand_computed_step(void **state)
     vla_exec_destroy(exec);
 }
 
+/* The one-shot call gives what naive gives, and refuses what a plan refuses. */
+static void test_forward(void **state)
+{
+    (void)state;
+    enum { H = 2, T = 19, D = 5, COUNT = H * T * D };
+    vla_problem p = vla_problem_default(VLA_VLA, 1, H, T, D);
+    double x[3][COUNT], want[COUNT];
+    float in[3][COUNT], o[COUNT];
+    vla_rng rng = vla_rng_seed(7, 0);
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < COUNT; j++) x[i][j] = in[i][j] = (float)vla_rng_normal(&rng);
+    const vla_tensors t = {.q = in[0], .k = in[1], .v = in[2], .o = o};
+    const vla_tensors naive = {.q = x[0], .k = x[1], .v = x[2], .o = want};
+    vla_exec *exec = NULL;
+    vla_plan *plan = NULL;
+    assert_int_equal(vla_forward_f32(&p, &t, NULL), VLA_OK);
+    assert_int_equal(vla_exec_create(&exec, 1, VLA_ISA_AUTO, NULL), VLA_OK);
+    assert_int_equal(vla_plan_create(&plan, exec, &p, VLA_NAIVE, VLA_CPU, VLA_F64, NULL), VLA_OK);
+    assert_int_equal(vla_plan_run(plan, &naive, NULL), VLA_OK);
+    vla_residual_sum sum = {0};
+    vla_residual_add(&sum, o, VLA_F32, want, COUNT);
+    const vla_residual r = vla_residual_finish(&sum);
+    assert_true(vla_residual_pass(&r, vla_residual_limit(VLA_VLA, VLA_F32)));
+    vla_error error = {0};
+    p.dk = 0;
+    assert_int_equal(vla_forward_f32(&p, &t, &error), VLA_ERR_ARGUMENT);
+    assert_int_equal(error.status, VLA_ERR_ARGUMENT);
+    assert_string_equal(vla_status_name(error.status), "argument");
+    vla_plan_destroy(plan);
+    vla_exec_destroy(exec);
+}
+
 static void test_residual(void **state)
 {
     (void)state;
@@ -239,6 +277,7 @@ int main(void)
                                        cmocka_unit_test(test_problem_errors),
                                        cmocka_unit_test(test_plan_errors),
                                        cmocka_unit_test(test_hand_computed_step),
+                                       cmocka_unit_test(test_forward),
                                        cmocka_unit_test(test_residual),
                                        cmocka_unit_test(test_first_nonfinite)};
     return cmocka_run_group_tests(tests, NULL, NULL);

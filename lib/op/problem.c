@@ -43,6 +43,21 @@ static vla_status check_sizes(const vla_problem *p, vla_error *error)
     return VLA_OK;
 }
 
+static vla_status check_choices(const vla_problem *p, vla_error *error)
+{
+    const struct {
+        const char *name;
+        int value, last;
+    } choices[] = {{"features", (int)p->features, VLA_IDENTITY},
+                   {"output", (int)p->output, VLA_PLAIN},
+                   {"gate", (int)p->gate, VLA_GATE_ROW}};
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        if (choices[i].value < 0 || choices[i].value > choices[i].last)
+            return vla_fail(error, VLA_ERR_ARGUMENT, "%s %d: accepted are 0 to %d", choices[i].name, choices[i].value,
+                            choices[i].last);
+    return VLA_OK;
+}
+
 static bool fits(int64_t a, int64_t b, int64_t c, int64_t d)
 {
     int64_t product = 0;
@@ -54,6 +69,7 @@ vla_status vla_problem_check(const vla_problem *p, vla_error *error)
     if ((int)p->op < 0 || p->op >= VLA_OPS)
         return vla_fail(error, VLA_ERR_ARGUMENT, "op %d: accepted are 0 to %d", (int)p->op, (int)VLA_OPS - 1);
     vla_status status = check_sizes(p, error);
+    if (status == VLA_OK) status = check_choices(p, error);
     if (status != VLA_OK) return status;
     if (p->Tk != 0 && p->op != VLA_SOFTMAX && p->Tk != p->T)
         return vla_fail(error, VLA_ERR_ARGUMENT, "Tk %lld with T %lld: only softmax takes more keys than queries",
