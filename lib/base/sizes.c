@@ -39,28 +39,41 @@ static int64_t read_integer(const char *path)
     return value;
 }
 
-static int64_t meminfo_available(void)
+/* The number after "name " in a file of one field a line; `absent` when there is none. */
+static int64_t read_field(const char *path, const char *name, int64_t absent)
 {
-    FILE *file = fopen("/proc/meminfo", "re");
-    if (!file) return INT64_MAX;
+    FILE *file = fopen(path, "re");
+    if (!file) return absent;
     char line[128];
-    int64_t bytes = INT64_MAX;
-    while (fgets(line, sizeof line, file)) {
-        long long kib = 0;
-        if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1) {
-            bytes = (int64_t)kib * 1024;
-            break;
-        }
+    const size_t length = strlen(name);
+    int64_t found = absent;
+    while (found == absent && fgets(line, sizeof line, file)) {
+        long long value = 0;
+        if (strncmp(line, name, length) == 0 && sscanf(line + length, " %lld", &value) == 1) found = value;
     }
     fclose(file);
-    return bytes;
+    return found;
+}
+
+static int64_t meminfo_available(void)
+{
+    const int64_t kib = read_field("/proc/meminfo", "MemAvailable:", INT64_MAX);
+    return kib > INT64_MAX / 1024 ? INT64_MAX : kib * 1024;
+}
+
+/* What a cgroup counts as used holds files it merely keeps cached, and gives up for the asking. */
+static int64_t cgroup_used(void)
+{
+    const int64_t current = read_integer("/sys/fs/cgroup/memory.current");
+    const int64_t cached = read_field("/sys/fs/cgroup/memory.stat", "inactive_file ", 0);
+    return current > cached ? current - cached : current < 0 ? current : 0;
 }
 
 int64_t vla_memory_available(void)
 {
     int64_t available = meminfo_available();
     const int64_t limit = read_integer("/sys/fs/cgroup/memory.max");
-    const int64_t used = read_integer("/sys/fs/cgroup/memory.current");
+    const int64_t used = cgroup_used();
     if (limit >= 0 && used >= 0) {
         const int64_t left = limit > used ? limit - used : 0;
         if (left < available) available = left;
