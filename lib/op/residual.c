@@ -1,36 +1,17 @@
 #include "lib/op/residual.h"
+#include "lib/tensor/tensor.h"
 #include <math.h>
 #include <string.h>
 
-/* An element as float64, and whether its exponent bits are all ones (infinity or NaN). */
+/* An element as float64, and whether its exponent bits are other than all ones (infinity or NaN), which widening keeps.
+ */
 static double element(const void *data, vla_dtype dtype, int64_t i, bool *finite)
 {
-    if (dtype == VLA_F64) {
-        uint64_t bits = 0;
-        memcpy(&bits, (const double *)data + i, sizeof bits);
-        *finite = (bits & 0x7ff0000000000000u) != 0x7ff0000000000000u;
-        return ((const double *)data)[i];
-    }
-    if (dtype == VLA_F32) {
-        uint32_t bits = 0;
-        memcpy(&bits, (const float *)data + i, sizeof bits);
-        *finite = (bits & 0x7f800000u) != 0x7f800000u;
-        return (double)((const float *)data)[i];
-    }
-    const uint16_t half = ((const uint16_t *)data)[i];
-    if (dtype == VLA_BF16) {
-        const uint32_t bits = (uint32_t)half << 16;
-        float value = 0;
-        memcpy(&value, &bits, sizeof value);
-        *finite = (half & 0x7f80u) != 0x7f80u;
-        return (double)value;
-    }
-    const int exponent = (half >> 10) & 31, fraction = half & 1023;
-    *finite = exponent != 31;
-    const double magnitude = exponent == 0    ? ldexp(fraction, -24)
-                             : exponent == 31 ? (fraction ? (double)NAN : (double)INFINITY)
-                                              : ldexp(1024 + fraction, exponent - 25);
-    return half & 0x8000u ? -magnitude : magnitude;
+    const double value = vla_load(data, dtype, i);
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof bits);
+    *finite = (bits & 0x7ff0000000000000u) != 0x7ff0000000000000u;
+    return value;
 }
 
 void vla_residual_add(vla_residual_sum *sum, const void *out, vla_dtype dtype, const double *ref, int64_t count)
