@@ -14,7 +14,7 @@ typedef struct vla_buffers {
 
 vla_status vla_buffers_create(vla_buffers *buffers, const vla_case *c, vla_error *error);
 void vla_buffers_free(vla_buffers *buffers);
-/* Every byte 0xff, which is a NaN in every dtype; guard words behind o are set. */
+/* Every byte 0xff, which is a NaN in every dtype; so are the guard words behind each output. */
 void vla_buffers_poison(vla_buffers *buffers);
 /* The guard words are as they were set. */
 bool vla_buffers_intact(const vla_buffers *buffers);

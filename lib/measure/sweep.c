@@ -297,7 +297,7 @@ static void probe_peaks(vla_sweep *s, const vla_case *cases, int64_t count)
     }
 }
 
-static vla_status run_group(vla_sweep *s, const vla_case *cases, int64_t count, double until, vla_error *error)
+static vla_status run_group(vla_sweep *s, const vla_case *cases, int64_t count, double budget, vla_error *error)
 {
     group g = {0};
     vla_error why = {0};
@@ -316,7 +316,7 @@ static vla_status run_group(vla_sweep *s, const vla_case *cases, int64_t count, 
     if (status && error) *error = why;
     for (int64_t i = 0; !status && i < count && !vla_sweep_interrupted(s); i++)
         status = prepare_one(s, &g, &cases[i], error);
-    if (!status) status = sample_in_turns(s, &g, until - (vla_now() - begun), error);
+    if (!status) status = sample_in_turns(s, &g, budget - (vla_now() - begun), error);
     for (int64_t i = 0; !status && i < g.count; i++) status = finish_one(s, &g.benches[i], error);
     free_group(&g);
     return status;

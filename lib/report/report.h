@@ -11,7 +11,7 @@ bool vla_format_parse(const char *name, vla_format *format);
 /* By extension (.md .csv .json .jsonl); false for others. */
 bool vla_format_of_path(const char *path, vla_format *format);
 
-/* meta: run metadata, copied (may be NULL). program: for messages. */
+/* meta: run metadata, copied (may be NULL). */
 vla_status vla_report_create(vla_report **report, const vla_record *meta, vla_error *error);
 /* Adds an output. path NULL: stdout. csv: the first kind goes to PATH, further kinds to PATH's stem.KIND.csv; a row
  * with a field the file has no column for makes it be rewritten with one more column. append: keep what the file
