@@ -400,7 +400,7 @@ static void written_files_keep_their_mode(void **state)
     (void)state;
     const double value = 1;
     const int64_t shape[] = {1};
-    char own[128], command[160];
+    char own[128], command[320];
     struct stat info;
     const mode_t before = umask(027);
     snprintf(own, sizeof own, "%s/mode.npy", folder);
