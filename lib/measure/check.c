@@ -3,8 +3,8 @@
 #include "lib/base/sizes.h"
 #include "lib/base/status.h"
 #include "lib/base/clock.h"
+#include "lib/measure/judge.h"
 #include "lib/op/registry.h"
-#include "lib/tensor/tensor.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,97 +84,33 @@ uint64_t vla_buffers_checksum(const vla_buffers *b)
     return b->n ? vla_checksum(b->n, b->n_bytes, sum) : sum;
 }
 
-/* The heads that are compared, and float64 copies of what naive reads and writes for them. */
-typedef struct judge {
-    const vla_case *c;
-    vla_problem problem; /* B = 1, H = heads compared */
-    int64_t heads, head[SAMPLED_HEADS];
-    bool every;
-    void *inputs[VLA_INPUTS];
-    vla_buffers out;
-} judge;
+/* The heads that are compared. */
+typedef struct sample {
+    int64_t count, head[SAMPLED_HEADS];
+    bool every; /* head i is i */
+} sample;
 
-static void choose_heads(judge *j, bool full, uint64_t seed)
+static sample choose_heads(const vla_case *c, bool full, uint64_t seed)
 {
-    const int64_t total = j->c->problem.B * j->c->problem.H;
-    j->every = full || total <= SAMPLED_HEADS;
-    j->heads = j->every ? total : SAMPLED_HEADS;
-    if (j->every) return;
+    const int64_t total = c->problem.B * c->problem.H;
+    if (full || total <= SAMPLED_HEADS) return (sample){.count = total, .every = true};
+    sample s = {.count = SAMPLED_HEADS, .head = {0}};
     vla_rng rng = vla_rng_seed(seed, 77);
-    j->head[0] = 0;
-    j->head[1] = 1 + (int64_t)vla_rng_below(&rng, (uint64_t)(total - 2));
-    do j->head[2] = 1 + (int64_t)vla_rng_below(&rng, (uint64_t)(total - 2));
-    while (j->head[2] == j->head[1]);
-    j->head[3] = total - 1;
+    s.head[1] = 1 + (int64_t)vla_rng_below(&rng, (uint64_t)(total - 2));
+    do s.head[2] = 1 + (int64_t)vla_rng_below(&rng, (uint64_t)(total - 2));
+    while (s.head[2] == s.head[1]);
+    s.head[3] = total - 1;
+    return s;
 }
 
-static int64_t head_at(const judge *j, int64_t i)
+/* S, A and n of the buffers as a state, which owns nothing. */
+static vla_state state_of(const vla_buffers *b, const vla_case *c)
 {
-    return j->every ? i : j->head[i];
-}
-
-/* Copies the chosen heads of an array [heads, count] to float64. */
-static vla_status gather(const judge *j, void **to, const void *from, int64_t count, vla_dtype dtype, vla_error *error)
-{
-    int64_t total;
-    if (!from) return VLA_OK;
-    if (!vla_size_mul(j->heads, count, &total)) total = INT64_MAX;
-    vla_status status = vla_alloc(to, total, sizeof(double), "float64 copy for the check", error);
-    if (status) return status;
-    for (int64_t i = 0; i < j->heads; i++)
-        vla_convert((double *)*to + i * count, VLA_F64,
-                    (const char *)from + (size_t)(head_at(j, i) * count) * vla_dtype_size(dtype), dtype, count);
-    return VLA_OK;
-}
-
-/* float64 copies of the chosen heads of everything the operator reads. */
-static vla_status gather_inputs(judge *j, const vla_inputs *in, vla_error *error)
-{
-    vla_status status = VLA_OK;
-    for (int i = 0; !status && i < VLA_INPUTS; i++) {
-        const vla_tensor *t = &in->tensor[i];
-        if (!t->data || !vla_op_reads(j->c->problem.op, (vla_input)i)) continue;
-        status = gather(j, &j->inputs[i], t->data, t->count / (in->B * in->H), t->dtype, error);
-    }
-    return status;
-}
-
-static void bind_inputs(const judge *j, vla_tensors *t)
-{
-    t->q = j->inputs[VLA_IN_Q];
-    t->k = j->inputs[VLA_IN_K];
-    t->v = j->inputs[VLA_IN_V];
-    t->u = j->inputs[VLA_IN_U];
-    t->b = j->inputs[VLA_IN_B];
-    t->g = j->inputs[VLA_IN_G];
-}
-
-static vla_status gather_state(judge *j, const vla_buffers *start, vla_error *error)
-{
-    const vla_problem *p = &j->problem;
-    vla_status status = gather(j, &j->out.S, start->S, p->dv * p->dk, j->c->dtype, error);
-    if (!status) status = gather(j, &j->out.A, start->A, p->dk * p->dk, j->c->dtype, error);
-    if (!status) status = gather(j, &j->out.n, start->n, p->dk, j->c->dtype, error);
-    j->out.t = start->t;
-    return status;
-}
-
-static vla_status naive(const vla_problem *problem, vla_exec *exec, const vla_tensors *tensors, vla_error *error)
-{
-    vla_plan *plan;
-    vla_status status = vla_plan_create(&plan, exec, problem, VLA_NAIVE, VLA_CPU, VLA_F64, error);
-    if (status) return status;
-    status = vla_plan_run(plan, tensors, error);
-    vla_plan_destroy(plan);
-    return status;
-}
-
-static void compare(const judge *j, const void *out, const double *ref, int64_t count, vla_residual_sum *sum)
-{
-    const size_t size = vla_dtype_size(j->c->dtype);
-    for (int64_t i = 0; ref && i < j->heads; i++)
-        vla_residual_add(sum, (const char *)out + (size_t)(head_at(j, i) * count) * size, j->c->dtype, ref + i * count,
-                         count);
+    const vla_problem *p = &c->problem;
+    return (vla_state){.S = {.dtype = c->dtype, .rank = 4, .shape = {p->B, p->H, p->dv, p->dk}, .data = b->S},
+                       .A = {.dtype = c->dtype, .rank = 4, .shape = {p->B, p->H, p->dk, p->dk}, .data = b->A},
+                       .n = {.dtype = c->dtype, .rank = 3, .shape = {p->B, p->H, p->dk}, .data = b->n},
+                       .t = b->t};
 }
 
 static void keep_worst(vla_check *check, const vla_residual_sum *sum)
@@ -190,56 +126,64 @@ static void keep_worst(vla_check *check, const vla_residual_sum *sum)
 }
 
 /* Whole heads: o and, for state operators, S. */
-static vla_status check_heads(judge *j, vla_exec *exec, const vla_buffers *start, const vla_buffers *buffers,
-                              vla_check *check, vla_error *error)
+static vla_status check_heads(const vla_case *c, const sample *heads, vla_exec *exec, const vla_inputs *inputs,
+                              const vla_buffers *start, const vla_buffers *buffers, vla_check *check, vla_error *error)
 {
-    const vla_problem *p = &j->problem;
-    vla_tensors t = {.state_in = start != NULL};
-    vla_status status = start ? gather_state(j, start, error) : VLA_OK;
-    if (!status) status = vla_alloc(&j->out.o, j->heads * p->T * p->dv, sizeof(double), "o for the check", error);
-    if (!status && !j->out.S && vla_op_has_S(p->op))
-        status = vla_alloc(&j->out.S, j->heads * p->dv * p->dk, sizeof(double), "S for the check", error);
+    vla_residual_sum sum[VLA_PARTS];
+    const vla_state begin = start ? state_of(start, c) : (vla_state){0};
+    vla_state end = state_of(buffers, c);
+    end.A.data = end.n.data = NULL;
+    const vla_judged judged = {.problem = &c->problem,
+                               .inputs = inputs,
+                               .dtype = c->dtype,
+                               .start = start ? &begin : NULL,
+                               .end = &end,
+                               .o = buffers->o};
+    vla_status status = vla_judge_heads(&judged, exec, heads->every ? NULL : heads->head, heads->count, sum, error);
     if (status) return status;
-    bind_inputs(j, &t);
-    vla_buffers_bind(&j->out, &t);
-    const double begun = vla_now();
-    status = naive(p, exec, &t, error);
-    check->seconds = vla_now() - begun;
-    if (status) return status;
-    vla_residual_sum o = {0}, S = {0};
-    compare(j, buffers->o, j->out.o, p->T * p->dv, &o);
-    compare(j, buffers->S, j->out.S, p->dv * p->dk, &S);
-    keep_worst(check, &o);
-    keep_worst(check, &S);
+    keep_worst(check, &sum[VLA_PART_O]);
+    keep_worst(check, &sum[VLA_PART_S]);
     return VLA_OK;
 }
 
-/* Sampled rows of softmax, one query each against the keys it may see: affordable at any T. */
-static vla_status check_rows(judge *j, vla_exec *exec, const vla_buffers *buffers, uint64_t seed, vla_check *check,
-                             vla_error *error)
+/* Sampled rows of one head of softmax, one query each against the keys it may see. */
+static vla_status check_head_rows(const vla_case *c, int64_t head, vla_exec *exec, const vla_inputs *inputs,
+                                  const vla_buffers *buffers, vla_rng *rng, double *o, vla_residual_sum *sum,
+                                  vla_error *error)
 {
-    const vla_problem *p = &j->problem;
-    const size_t size = vla_dtype_size(j->c->dtype);
+    const vla_problem *p = &c->problem;
+    vla_inputs in;
+    vla_problem one = *p;
+    one.B = one.H = one.T = 1;
+    vla_status status = vla_judge_inputs(&in, inputs, p->op, head, error);
+    for (int r = 0; !status && r < SAMPLED_ROWS; r++) {
+        const int64_t row = r == 0 ? 0 : r == 1 ? p->T - 1 : (int64_t)vla_rng_below(rng, (uint64_t)p->T);
+        one.Tk = row + 1;
+        const vla_tensors t = {.q = (double *)in.tensor[VLA_IN_Q].data + row * p->dk,
+                               .k = in.tensor[VLA_IN_K].data,
+                               .v = in.tensor[VLA_IN_V].data,
+                               .o = o};
+        status = vla_judge_naive(&one, exec, &t, error);
+        if (!status)
+            vla_residual_add(
+                sum, (const char *)buffers->o + (size_t)((head * p->T + row) * p->dv) * vla_dtype_size(c->dtype),
+                c->dtype, o, p->dv);
+    }
+    vla_inputs_destroy(&in);
+    return status;
+}
+
+/* Affordable at any T. */
+static vla_status check_rows(const vla_case *c, const sample *heads, vla_exec *exec, const vla_inputs *inputs,
+                             const vla_buffers *buffers, uint64_t seed, vla_check *check, vla_error *error)
+{
+    void *o;
     vla_rng rng = vla_rng_seed(seed, 78);
     vla_residual_sum sum = {0};
-    vla_status status = vla_alloc(&j->out.o, p->dv, sizeof(double), "o for the check", error);
-    const double begun = vla_now();
-    for (int64_t i = 0; !status && i < j->heads; i++)
-        for (int r = 0; !status && r < SAMPLED_ROWS; r++) {
-            const int64_t row = r == 0 ? 0 : r == 1 ? p->T - 1 : (int64_t)vla_rng_below(&rng, (uint64_t)p->T);
-            vla_problem one = *p;
-            one.H = one.T = 1;
-            one.Tk = row + 1;
-            const vla_tensors t = {.q = (double *)j->inputs[VLA_IN_Q] + (i * p->T + row) * p->dk,
-                                   .k = (double *)j->inputs[VLA_IN_K] + i * p->T * p->dk,
-                                   .v = (double *)j->inputs[VLA_IN_V] + i * p->T * p->dv,
-                                   .o = j->out.o};
-            status = naive(&one, exec, &t, error);
-            if (!status)
-                vla_residual_add(&sum, (const char *)buffers->o + (size_t)((head_at(j, i) * p->T + row) * p->dv) * size,
-                                 j->c->dtype, j->out.o, p->dv);
-        }
-    check->seconds = vla_now() - begun;
+    vla_status status = vla_alloc(&o, c->problem.dv, sizeof(double), "o for the check", error);
+    for (int64_t i = 0; !status && i < heads->count; i++)
+        status = check_head_rows(c, heads->every ? i : heads->head[i], exec, inputs, buffers, &rng, o, &sum, error);
+    vla_free(o);
     keep_worst(check, &sum);
     return status;
 }
@@ -265,25 +209,20 @@ static void judge_result(const vla_case *c, const vla_buffers *buffers, vla_chec
 vla_status vla_check_run(const vla_case *c, vla_exec *exec, const vla_inputs *inputs, const vla_buffers *start,
                          const vla_buffers *buffers, bool full, uint64_t seed, vla_check *check, vla_error *error)
 {
-    judge j = {.c = c, .problem = c->problem};
-    *check = (vla_check){0};
-    choose_heads(&j, full, seed);
-    j.problem.B = 1;
-    j.problem.H = j.heads;
+    const sample heads = choose_heads(c, full, seed);
     const bool rows = c->problem.op == VLA_SOFTMAX && c->mode == VLA_PREFILL && !full && c->problem.T > SAMPLED_ROWS;
-    vla_status status = gather_inputs(&j, inputs, error);
-    if (!status)
-        status = rows ? check_rows(&j, exec, buffers, seed, check, error)
-                      : check_heads(&j, exec, start, buffers, check, error);
-    for (int i = 0; i < VLA_INPUTS; i++) vla_free(j.inputs[i]);
-    vla_buffers_free(&j.out);
+    *check = (vla_check){0};
+    const double begun = vla_now();
+    vla_status status = rows ? check_rows(c, &heads, exec, inputs, buffers, seed, check, error)
+                             : check_heads(c, &heads, exec, inputs, start, buffers, check, error);
+    check->seconds = vla_now() - begun;
     if (status) return status;
-    if (j.every && !rows)
+    if (heads.every && !rows)
         snprintf(check->checked, sizeof check->checked, "all");
     else if (rows)
-        snprintf(check->checked, sizeof check->checked, "%lld heads, %d rows", (long long)j.heads, SAMPLED_ROWS);
+        snprintf(check->checked, sizeof check->checked, "%lld heads, %d rows", (long long)heads.count, SAMPLED_ROWS);
     else
-        snprintf(check->checked, sizeof check->checked, "%lld heads", (long long)j.heads);
+        snprintf(check->checked, sizeof check->checked, "%lld heads", (long long)heads.count);
     judge_result(c, buffers, check);
     return VLA_OK;
 }

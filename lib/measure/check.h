@@ -27,7 +27,7 @@ typedef struct vla_check {
     bool pass;
     char checked[48]; /* what was compared: "4 heads", "4 heads, 66 rows", "all" */
     char reason[200]; /* why it failed */
-    double seconds;   /* spent in naive */
+    double seconds;   /* spent in the comparison */
 } vla_check;
 
 /* Compares buffers (after one run of the case on inputs) with naive on the same rounded inputs: for the first, last and

@@ -1,7 +1,6 @@
 #include "lib/measure/run.h"
 #include "lib/base/file.h"
 #include "lib/base/status.h"
-#include "lib/base/threads.h"
 #include "lib/base/clock.h"
 #include "lib/op/registry.h"
 #include "lib/tensor/npy.h"
@@ -51,117 +50,26 @@ static void note_output(vla_run *run)
              (long long)(head / p->H), (long long)(head % p->H), (long long)token);
 }
 
-typedef struct checker {
-    const vla_run *run;
-    const vla_inputs *inputs;
-    const vla_state *start;
-    vla_residual_sum *sums; /* [heads][VLA_PARTS]: added in the order of heads, whatever the threads did */
-    vla_error *errors;      /* [heads] */
-} checker;
-
-/* Compares one part of one head; out holds all heads. */
-static void compare(const checker *c, int64_t head, vla_part part, const vla_tensor *out, const double *ref,
-                    int64_t count)
-{
-    if (!out->data || !ref) return;
-    const char *at = (const char *)out->data + (size_t)(head * count) * vla_dtype_size(out->dtype);
-    vla_residual_add(&c->sums[head * VLA_PARTS + part], at, out->dtype, ref, count);
-}
-
-static vla_status naive_head(vla_problem *problem, const vla_inputs *inputs, vla_run *ref, const vla_state *start,
-                             vla_error *error)
-{
-    vla_exec *exec = NULL;
-    vla_plan *plan = NULL;
-    vla_tensors tensors = {0};
-    ref->problem = *problem;
-    vla_status status = make_outputs(ref, start, error);
-    if (status == VLA_OK) status = vla_exec_create(&exec, 1, VLA_ISA_BASE, error);
-    if (status == VLA_OK) status = vla_plan_create(&plan, exec, problem, VLA_NAIVE, VLA_CPU, VLA_F64, error);
-    if (status == VLA_OK) {
-        vla_inputs_tensors(inputs, problem->op, &tensors);
-        vla_state_bind(&ref->state, &tensors, start != NULL);
-        tensors.o = ref->o.data;
-        tensors.alpha = ref->alpha.data;
-        status = vla_plan_run(plan, &tensors, error);
-    }
-    vla_plan_destroy(plan);
-    vla_exec_destroy(exec);
-    return status;
-}
-
-static void check_head(void *context, int64_t head, int worker)
-{
-    const checker *c = context;
-    const vla_run *run = c->run;
-    vla_inputs inputs = {0};
-    vla_state start = {0};
-    vla_problem problem = run->problem;
-    vla_run ref = {.form = VLA_NAIVE, .dtype = VLA_F64, .want_alpha = run->alpha.data != NULL};
-    vla_error *error = &c->errors[head];
-    (void)worker;
-    problem.B = problem.H = 1;
-    vla_status status = vla_inputs_head(&inputs, c->inputs, head, VLA_F64, error);
-    if (status == VLA_OK && c->start) status = vla_state_head(&start, c->start, head, error);
-    if (status == VLA_OK) status = naive_head(&problem, &inputs, &ref, c->start ? &start : NULL, error);
-    if (status == VLA_OK) {
-        compare(c, head, VLA_PART_O, &run->o, ref.o.data, ref.o.count);
-        compare(c, head, VLA_PART_S, &run->state.S, ref.state.S.data, ref.state.S.count);
-        compare(c, head, VLA_PART_A, &run->state.A, ref.state.A.data, ref.state.A.count);
-        compare(c, head, VLA_PART_N, &run->state.n, ref.state.n.data, ref.state.n.count);
-        compare(c, head, VLA_PART_ALPHA, &run->alpha, ref.alpha.data, ref.alpha.count);
-    }
-    vla_run_destroy(&ref);
-    vla_state_destroy(&start);
-    vla_inputs_destroy(&inputs);
-}
-
-static void add_sum(vla_residual_sum *to, const vla_residual_sum *from)
-{
-    to->diff2 += from->diff2;
-    to->ref2 += from->ref2;
-    to->out2 += from->out2;
-    /* written so that a NaN wins */
-    if (!(from->max_diff <= to->max_diff)) to->max_diff = from->max_diff;
-    if (!(from->max_ref <= to->max_ref)) to->max_ref = from->max_ref;
-    if (!(from->max_out <= to->max_out)) to->max_out = from->max_out;
-    to->nonfinite += from->nonfinite;
-    to->compared += from->compared;
-}
-
-static vla_status finish_check(vla_run *run, const checker *c, int64_t heads, vla_error *error)
-{
-    vla_residual_sum total[VLA_PARTS] = {{0}};
-    for (int64_t h = 0; h < heads; h++) {
-        if (c->errors[h].status != VLA_OK)
-            return vla_fail(error, c->errors[h].status, "check: %s", c->errors[h].message);
-        for (int part = 0; part < VLA_PARTS; part++) add_sum(&total[part], &c->sums[h * VLA_PARTS + part]);
-    }
-    run->checked = run->pass = true;
-    run->limit = vla_residual_limit(run->problem.op, run->dtype);
-    for (int part = 0; part < VLA_PARTS; part++) {
-        run->residual[part] = vla_residual_finish(&total[part]);
-        if (total[part].compared && !vla_residual_pass(&run->residual[part], run->limit)) run->pass = false;
-    }
-    return VLA_OK;
-}
-
 static vla_status check(vla_run *run, vla_exec *exec, const vla_inputs *inputs, const vla_state *start,
                         vla_error *error)
 {
-    int64_t heads = run->problem.B * run->problem.H;
-    checker c = {.run = run, .inputs = inputs, .start = start};
-    c.sums = calloc((size_t)heads * VLA_PARTS, sizeof *c.sums);
-    c.errors = calloc((size_t)heads, sizeof *c.errors);
-    vla_status status = VLA_OK;
-    if (!c.sums || !c.errors) status = vla_fail(error, VLA_ERR_MEMORY, "check: out of memory");
-    if (status == VLA_OK) {
-        vla_pool_run(vla_exec_pool(exec), heads, check_head, &c);
-        status = finish_check(run, &c, heads, error);
+    const vla_judged judged = {.problem = &run->problem,
+                               .inputs = inputs,
+                               .dtype = run->dtype,
+                               .start = start,
+                               .end = &run->state,
+                               .o = run->o.data,
+                               .alpha = run->alpha.data};
+    vla_residual_sum sum[VLA_PARTS];
+    vla_status status = vla_judge_heads(&judged, exec, NULL, run->problem.B * run->problem.H, sum, error);
+    if (status != VLA_OK) return status;
+    run->checked = run->pass = true;
+    run->limit = vla_residual_limit(run->problem.op, run->dtype);
+    for (int part = 0; part < VLA_PARTS; part++) {
+        run->residual[part] = vla_residual_finish(&sum[part]);
+        if (sum[part].compared && !vla_residual_pass(&run->residual[part], run->limit)) run->pass = false;
     }
-    free(c.sums);
-    free(c.errors);
-    return status;
+    return VLA_OK;
 }
 
 static vla_status run_plan(vla_run *run, vla_plan *plan, const vla_inputs *inputs, const vla_state *start,

@@ -1,12 +1,8 @@
 /* One pass of one kernel over given inputs: outputs, end state, its time, and whether naive agrees. */
 #ifndef VLA_MEASURE_RUN_H
 #define VLA_MEASURE_RUN_H
-#include "lib/op/inputs.h"
-#include "lib/op/residual.h"
-#include "lib/op/state.h"
+#include "lib/measure/judge.h"
 #include "lib/report/record.h"
-
-typedef enum vla_part { VLA_PART_O, VLA_PART_S, VLA_PART_A, VLA_PART_N, VLA_PART_ALPHA, VLA_PARTS } vla_part;
 
 typedef struct vla_run {
     vla_problem problem; /* sizes come from the inputs */
