@@ -6,6 +6,7 @@
 #include "lib/cli/progress.h"
 #include "lib/op/inputs.h"
 #include "lib/op/registry.h"
+#include "lib/task/expect.h"
 #include "lib/task/recall_verdict.h"
 #include "lib/task/tables.h"
 #include "lib/task/trained.h"
@@ -48,7 +49,7 @@ typedef struct session { /* one run of the program */
     vla_key_bank bank;
     double started, told;
     bool table, interrupted;
-    int64_t run, passed, skipped, failed, refuted;
+    int64_t run, passed, skipped, failed, refuted, unexpected;
 } session;
 
 static double monotonic(void)
@@ -422,10 +423,20 @@ static vla_status draw(session *s, vla_error *error)
     return status;
 }
 
+static vla_status meet(session *s, vla_error *error)
+{
+    vla_records expected = {0};
+    const vla_status status = vla_records_read(&expected, s->o->common.expect, error);
+    if (!status) s->unexpected = vla_task_expect_differs(&expected, &s->all, stderr);
+    vla_records_clear(&expected);
+    return status;
+}
+
 static vla_status close_session(session *s, vla_status status, vla_error *error)
 {
     vla_progress_clear(&s->progress);
     const bool done = s->report && !status && !s->o->common.dry_run;
+    if (done && s->o->common.expect) status = meet(s, error);
     if (done && s->table) vla_verdict_table(stdout, &s->all);
     if (done && s->o->common.plot) status = draw(s, error);
     if (!status) status = vla_stream_flush(stdout, "stdout", error);
@@ -448,7 +459,7 @@ static vla_status run(session *s, vla_error *error)
 static int result_of(const session *s)
 {
     const vla_common *c = &s->o->common;
-    if (s->failed || (c->strict && (s->skipped || s->refuted || s->interrupted))) return 1;
+    if (s->failed || s->unexpected || (c->strict && (s->skipped || s->refuted || s->interrupted))) return 1;
     return s->refuted && c->fail_on && strcmp(c->fail_on, "refuted") == 0 ? 5 : 0;
 }
 

@@ -1,6 +1,7 @@
 /* Backward passes against central differences in float64: every parameter of every operator, and inputs. */
 #include "lib/base/random.h"
 #include "lib/op/registry.h"
+#include "lib/train/backward.h"
 #include "lib/train/network.h"
 
 #include <cblas.h>
@@ -134,9 +135,120 @@ static void test_options(void **state)
     check_network(&c);
 }
 
+/* Gradients of the operators alone against central differences of the naive forward pass: dk != dv, two heads, a random
+ * upstream gradient. */
+enum { H = 2, LEN = 19, DK = 5, DV = 3, TENSORS = 6 };
+
+typedef struct trial {
+    double x[TENSORS][H * LEN * DK], d[TENSORS][H * LEN * DK], o[H * LEN * DV], upstream[H * LEN * DV];
+    int64_t count[TENSORS]; /* 0: absent */
+    vla_plan *plan;
+} trial;
+
+static vla_tensors tensors_of(trial *t)
+{
+    const void *x[TENSORS];
+    for (int i = 0; i < TENSORS; i++) x[i] = t->count[i] ? t->x[i] : NULL;
+    return (vla_tensors){.q = x[0], .k = x[1], .v = x[2], .u = x[3], .b = x[4], .g = x[5], .o = t->o};
+}
+
+static double objective(trial *t)
+{
+    const vla_tensors tensors = tensors_of(t);
+    double sum = 0;
+    assert_int_equal(vla_plan_run(t->plan, &tensors, NULL), VLA_OK);
+    for (int i = 0; i < H * LEN * DV; i++) sum += t->o[i] * t->upstream[i];
+    return sum;
+}
+
+static void check_operator(vla_problem p, bool with_u, bool with_b)
+{
+    trial t = {.plan = NULL};
+    const int64_t count[TENSORS] = {H * LEN * DK,         H * LEN * DK,
+                                    H * LEN * DV,         with_u ? H * LEN * DK : 0,
+                                    with_b ? H * LEN : 0, p.gate == VLA_GATE_ROW ? H * LEN * DV : 0};
+    vla_rng rng = vla_rng_seed(21, (uint64_t)p.op);
+    for (int i = 0; i < TENSORS; i++) {
+        t.count[i] = count[i];
+        for (int64_t j = 0; j < count[i]; j++) t.x[i][j] = vla_rng_normal(&rng), t.d[i][j] = (double)NAN;
+    }
+    for (int i = 0; i < H * LEN * DV; i++) t.upstream[i] = vla_rng_normal(&rng);
+    vla_exec *exec = NULL;
+    vla_backward *back = NULL;
+    assert_int_equal(vla_exec_create(&exec, 1, VLA_ISA_AUTO, NULL), VLA_OK);
+    assert_int_equal(vla_plan_create(&t.plan, exec, &p, VLA_NAIVE, VLA_CPU, VLA_F64, NULL), VLA_OK);
+    assert_int_equal(vla_backward_create(&back, &p, VLA_F64, VLA_ISA_AUTO, NULL, NULL), VLA_OK);
+    assert_true(vla_backward_workspace(back) > 0);
+    const vla_tensors tensors = tensors_of(&t);
+    const vla_gradients gradients = {t.upstream, t.d[0], t.d[1], t.d[2], with_u ? t.d[3] : NULL, t.d[4], t.d[5]};
+    assert_int_equal(vla_backward_run(back, &tensors, &gradients, NULL), VLA_OK);
+    for (int i = 0; i < TENSORS; i++) {
+        double diff = 0, ref = 0;
+        for (int64_t j = 0; j < t.count[i]; j++) {
+            const double kept = t.x[i][j], h = 1e-5;
+            double f[4];
+            for (int k = 0; k < 4; k++) {
+                t.x[i][j] = kept + h * (k < 2 ? k - 2 : k - 1);
+                f[k] = objective(&t);
+            }
+            t.x[i][j] = kept;
+            const double slope_here = (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * h);
+            diff += (slope_here - t.d[i][j]) * (slope_here - t.d[i][j]);
+            ref += slope_here * slope_here;
+        }
+        if (!(sqrt(diff) <= 1e-6 * sqrt(ref)))
+            fail_msg("%s tensor %d: |difference| %.3g, |gradient| %.3g", vla_op_name(p.op), i, sqrt(diff), sqrt(ref));
+    }
+    vla_backward_destroy(back);
+    vla_plan_destroy(t.plan);
+    vla_exec_destroy(exec);
+}
+
+static void test_operators_alone(void **state)
+{
+    (void)state;
+    for (int op = 0; op < VLA_OPS; op++) {
+        vla_problem p = vla_problem_default((vla_op)op, 1, H, LEN, DK);
+        p.dv = DV;
+        if (op == VLA_DECAY) p.gate = VLA_GATE_ROW;
+        check_operator(p, op == VLA_VLA, op == VLA_DELTA);
+        p.gate = VLA_GATE_NONE;
+        if (op == VLA_VLA) p.refresh_period = 4, p.refresh_eps = 0.01, p.output = VLA_PLAIN;
+        if (op == VLA_DELTA || op == VLA_RLS) p.features = VLA_SILU, p.qk_l2 = true;
+        check_operator(p, false, false);
+    }
+}
+
+static void test_backward_errors(void **state)
+{
+    (void)state;
+    vla_error error = {0};
+    vla_backward *back = NULL;
+    vla_problem p = vla_problem_default(VLA_DECAY, 1, 1, 3, 2);
+    p.gate = VLA_GATE_TOKEN;
+    assert_int_equal(vla_backward_create(&back, &p, VLA_F64, VLA_ISA_AUTO, NULL, &error), VLA_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "token"));
+    p = vla_problem_default(VLA_SOFTMAX, 1, 1, 3, 2);
+    p.Tk = 5;
+    assert_int_equal(vla_backward_create(&back, &p, VLA_F64, VLA_ISA_AUTO, NULL, &error), VLA_ERR_UNSUPPORTED);
+    p = vla_problem_default(VLA_VLA, 1, 1, 3, 2);
+    p.no_normalise = true;
+    assert_int_equal(vla_backward_create(&back, &p, VLA_F64, VLA_ISA_AUTO, NULL, &error), VLA_ERR_UNSUPPORTED);
+    p.no_normalise = false;
+    assert_int_equal(vla_backward_create(&back, &p, VLA_BF16, VLA_ISA_AUTO, NULL, &error), VLA_ERR_UNSUPPORTED);
+    assert_int_equal(vla_backward_create(&back, &p, VLA_F64, VLA_ISA_AUTO, NULL, &error), VLA_OK);
+    double x[6] = {1, 2, 3, 4, 5, 6}, d[6];
+    const vla_tensors tensors = {.q = x, .k = x, .v = x};
+    vla_gradients gradients = {x, d, d, NULL, NULL, NULL, NULL};
+    assert_int_equal(vla_backward_run(back, &tensors, &gradients, &error), VLA_ERR_ARGUMENT);
+    assert_non_null(strstr(error.message, "gradient of v"));
+    vla_backward_destroy(back);
+}
+
 int main(void)
 {
     openblas_set_num_threads(1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_operator), cmocka_unit_test(test_options)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_operator), cmocka_unit_test(test_options),
+                                       cmocka_unit_test(test_operators_alone), cmocka_unit_test(test_backward_errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

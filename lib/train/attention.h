@@ -22,9 +22,9 @@ typedef struct attention_shape {
     real refresh_eps; /* vla: A += refresh_eps I at steps P, 2P, .. */
 } attention_shape;
 
-typedef struct attention_rows {    /* one head of one sequence */
-    const real *q, *k, *v, *u, *g; /* u: vla; g: logits, delta one a token, decay one a row of S */
-    int64_t stride, u_stride, g_stride;
+typedef struct attention_rows {                   /* one head of one sequence */
+    const real *q, *k, *v, *u, *g;                /* u: vla; g: logits, delta one a token, decay one a row of S */
+    int64_t stride, v_stride, u_stride, g_stride; /* stride: of q and k */
     real *o;
     int64_t o_stride;
 } attention_rows;

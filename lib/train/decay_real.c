@@ -6,11 +6,16 @@
  * which is why states are replayed from marks rather than undone. */
 #include "lib/train/state.h"
 
-/* g of token i into gate [wv]; 1 where absent. */
+/* g of token i into gate [wv], 1 where absent. */
 static void gates(real *gate, const tape *t, const attention_shape *s, const attention_rows *rows, int64_t i)
 {
-    clear(gate, t->wv);
-    for (int64_t j = 0; j < s->dv; j++) gate[j] = rows->g ? sigmoid(rows->g[i * rows->g_stride + j]) : 1;
+    for (int64_t j = 0; j < t->wv; j += LANES) vstore(gate + j, vset(1));
+    if (!rows->g) return;
+    load_row(gate, rows->g + i * rows->g_stride, s->dv, t->wv);
+    for (int64_t j = 0; j < t->wv; j += LANES) {
+        const vec x = vload(gate + j), e = vexp(-vabs(x));
+        vstore(gate + j, vselect(x < 0, e, vset(1)) / (e + 1));
+    }
 }
 
 static void recur(tape *t, const attention_shape *s, const attention_rows *rows, bool tell, bool keep)

@@ -9,7 +9,7 @@ static void recur(tape *t, const attention_shape *s, const attention_rows *rows,
     memcpy(t->a, t->kf, (size_t)(s->len * t->wk) * sizeof *t->a);
     for (int64_t i = 0; i < s->len; i++) {
         if (keep) tape_mark(t, s, i, false);
-        load_row(t->r + i * t->wv, rows->v + i * rows->stride, s->dv, t->wv);
+        load_row(t->r + i * t->wv, rows->v + i * rows->v_stride, s->dv, t->wv);
         outer(t->S, 1, t->a + i * t->wk, t->r + i * t->wv, s->dk, t->wv);
         tape_output(t, s, rows, i, tell);
     }

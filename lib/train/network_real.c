@@ -93,6 +93,7 @@ static attention_rows rows_of(const net *n, const block *b, int64_t item, attent
                                                    : joined + n->D,
                            .g = gated ? b->joined + first * n->J + gate : NULL,
                            .stride = n->J,
+                           .v_stride = n->J,
                            .u_stride = penalty ? n->D : n->J,
                            .g_stride = n->J,
                            .o = b->o + first * n->D + column,

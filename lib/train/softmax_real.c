@@ -47,7 +47,7 @@ static void forward(const attention_shape *s, const attention_rows *x, real *P)
     for (int64_t first = 0; first < s->len; first += BLOCK) {
         const int64_t count = first + BLOCK < s->len ? BLOCK : s->len - first;
         probabilities(s, x, first, count, P);
-        gemm(CblasNoTrans, CblasNoTrans, count, s->dv, first + count, 1, P, PAD(s->len), x->v, x->stride, 0,
+        gemm(CblasNoTrans, CblasNoTrans, count, s->dv, first + count, 1, P, PAD(s->len), x->v, x->v_stride, 0,
              x->o + first * x->o_stride, x->o_stride);
     }
 }
@@ -78,13 +78,13 @@ static void backward(const attention_shape *s, const attention_rows *x, const at
     real *dP = P + BLOCK * width;
     const real scale = (real)(1 / sqrt((double)s->dk));
     clear_rows(d->k, s->len, s->dk, x->stride);
-    clear_rows(d->v, s->len, s->dv, x->stride);
+    clear_rows(d->v, s->len, s->dv, x->v_stride);
     for (int64_t first = 0; first < s->len; first += BLOCK) {
         const int64_t count = first + BLOCK < s->len ? BLOCK : s->len - first, keys = first + count;
         const real *out = d->o + first * x->o_stride, *q = x->q + first * x->stride;
         probabilities(s, x, first, count, P);
-        gemm(CblasTrans, CblasNoTrans, keys, s->dv, count, 1, P, width, out, x->o_stride, 1, d->v, x->stride);
-        gemm(CblasNoTrans, CblasTrans, count, keys, s->dv, 1, out, x->o_stride, x->v, x->stride, 0, dP, width);
+        gemm(CblasTrans, CblasNoTrans, keys, s->dv, count, 1, P, width, out, x->o_stride, 1, d->v, x->v_stride);
+        gemm(CblasNoTrans, CblasTrans, count, keys, s->dv, 1, out, x->o_stride, x->v, x->v_stride, 0, dP, width);
         softmax_back(P, dP, count, keys, width);
         gemm(CblasNoTrans, CblasNoTrans, count, s->dk, keys, scale, dP, width, x->k, x->stride, 0,
              d->q + first * x->stride, x->stride);

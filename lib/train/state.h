@@ -114,7 +114,7 @@ INLINE void tape_residual(tape *t, const attention_shape *s, const attention_row
 {
     real *r = t->r + i * t->wv;
     product(t->S, t->kh + i * t->wk, s->dk, t->wv, t->dy);
-    load_row(r, rows->v + i * rows->stride, s->dv, t->wv);
+    load_row(r, rows->v + i * rows->v_stride, s->dv, t->wv);
     axpy(r, -1, t->dy, t->wv);
 }
 
@@ -196,7 +196,7 @@ INLINE void back_features(tape *t, const attention_shape *s, const attention_row
     } else {
         store_feature_back(d->q + at, rows->q + at, t->qf + i * wk, t->dqf, s->features, s->dk);
     }
-    memcpy(d->v + at, t->dr, (size_t)s->dv * sizeof *t->dr);
+    memcpy(d->v + i * rows->v_stride, t->dr, (size_t)s->dv * sizeof *t->dr);
 }
 
 /* States before every token of the segment that starts at `from`, from its mark. a_scale: how A loses z z^T. */

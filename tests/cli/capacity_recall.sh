@@ -23,6 +23,21 @@ grep -q '^run 0,' "$out/log" || fail "resumed run measured again"
 cmp "$out/table" "$out/again"
 "$program" recall --from "$out/a.jsonl" -q >"$out/again"
 cmp "$out/table" "$out/again"
+# what was expected is met by itself, and by no other seed's verdict that differs
+"$program" recall --from "$out/a.jsonl" --expect "$out/a.jsonl" -q >/dev/null
+sed 's/"verdict": *"refuted"/"verdict":"holds"/' "$out/a.jsonl" >"$out/wrong.jsonl"
+code=0
+"$program" recall --from "$out/a.jsonl" --expect "$out/wrong.jsonl" -q >/dev/null 2>"$out/log" || code=$?
+{ [ "$code" = 1 ] && grep -q '^expected: verdict .* differs$' "$out/log"; } || fail "--expect: exit $code"
+code=0
+"$program" recall --from "$out/a.jsonl" --fail-on refuted -q >/dev/null || code=$?
+[ "$code" = 5 ] || fail "--fail-on refuted: exit $code"
+# figures: one that shows the line n = d
+"$program" recall --from "$out/a.jsonl" --plot "$out/plots" -q >/dev/null
+for name in recall_n_elu1_d16 recall_age_elu1_d16 recall_capacity_elu1 recall_state_elu1; do [ -s "$out/plots/$name.gp" ]; done
+grep -q 'n = d' "$out/plots/recall_n_elu1_d16.gp"
+# real keys
+"$program" recall --input tests/data/vla_lm --trials 2 --n 8 --op rls,vla --format jsonl -q | jq -es 'map(select(.kind == "recall")) | length == 2 and all(.keys == "input" and .d == 64)' >/dev/null
 # a case by its label; a filter; a dry run
 "$program" recall --d 16 --case recall/vla/gauss/d16_n8 --format jsonl -q | jq -es 'map(select(.kind == "recall")) | length == 10 and all(.op == "vla" and .keys == "gauss")' >/dev/null
 [ "$("$program" recall --d 16 --filter '*/rls/*' --dry-run | wc -l)" = 4 ]
