@@ -27,6 +27,7 @@ static const char *const match_names[] = {"state", "none", NULL};
 static const char *const protocol_names[] = {"paper", "tuned", NULL};
 static const char *const form_names[] = {"paper", "zoology", NULL};
 static const char *const norm_names[] = {"none", "layer", "rms", NULL};
+static const char *const feature_names[] = {"elu1", "silu", "identity", NULL};
 
 typedef struct options {
     vla_common common;
@@ -269,6 +270,9 @@ static vla_trained_settings trained_settings(const options *o, vla_task_kind kin
     if (vla_isa_parse(o->common.isa, &isa)) s.isa = isa;
     s.checkpoints = o->checkpoints, s.resume = o->common.resume, s.dump = o->dump;
     s.gradients = o->gradients, s.norms = o->norms;
+    if (o->common.lambda0_given) s.lambda0 = o->common.lambda0;
+    s.features = position(feature_names, o->common.features);
+    if (o->common.refresh_period) s.refresh_period = o->common.refresh_period, s.refresh_eps = o->common.refresh_eps;
     return s;
 }
 

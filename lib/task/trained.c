@@ -14,6 +14,7 @@
 enum { LABEL = 160, CURVE = 200, NORM_T = 1000 };
 static const char *const task_names[] = {"mqar", "mqar-zoology", "copy"};
 static const char *const norm_names[] = {"none", "layer", "rms"};
+static const char *const feature_names[] = {"elu1", "silu", "identity"};
 
 typedef struct job { /* one network trained once */
     const vla_trained_settings *s;
@@ -46,6 +47,8 @@ vla_trained_settings vla_trained_settings_default(vla_task_kind kind)
                               .seed_count = 1,
                               .vocab = 128,
                               .out_norm = -1,
+                              .features = -1,
+                              .refresh_period = -1,
                               .isa = VLA_ISA_AUTO};
     for (int op = 0; op < VLA_OPS; op++) s.ops[s.op_count++] = (vla_op)op;
     return s;
@@ -72,6 +75,10 @@ static vla_network_config network_of(const job *j)
         c.qk_l2 = true, c.conv = 4, c.out_norm = VLA_NORM_RMS;
     }
     if (s->conv) c.conv = s->conv;
+    if (s->lambda0 > 0) c.lambda0 = s->lambda0;
+    if (s->features >= 0) c.features = c.key_features = (vla_features)s->features;
+    if (s->refresh_period >= 0)
+        c.refresh_period = j->op == VLA_VLA ? s->refresh_period : 0, c.refresh_eps = s->refresh_eps;
     if (s->out_norm >= 0) c.out_norm = (vla_out_norm)s->out_norm;
     if (s->quick) c.width = 64, c.heads = 2, c.hidden = 128, c.positions = 64;
     if (c.positions < j->T) c.positions = j->T;
@@ -89,7 +96,10 @@ static void label_job(job *j)
     used += snprintf(j->cell + used, (size_t)(LABEL - used), "T%" PRId64, j->T);
     if (s->vocab != 128) used += snprintf(j->cell + used, (size_t)(LABEL - used), "_V%" PRId64, s->vocab);
     if (s->conv) used += snprintf(j->cell + used, (size_t)(LABEL - used), "_conv%" PRId64, c.conv);
-    if (s->out_norm >= 0) snprintf(j->cell + used, (size_t)(LABEL - used), "_%s", norm_names[c.out_norm]);
+    if (s->out_norm >= 0) used += snprintf(j->cell + used, (size_t)(LABEL - used), "_%s", norm_names[c.out_norm]);
+    if (s->lambda0 > 0) used += snprintf(j->cell + used, (size_t)(LABEL - used), "_lambda%g", c.lambda0);
+    if (s->features >= 0) used += snprintf(j->cell + used, (size_t)(LABEL - used), "_%s", feature_names[c.features]);
+    if (s->refresh_period >= 0) snprintf(j->cell + used, (size_t)(LABEL - used), "_refresh%" PRId64, c.refresh_period);
     if (s->tuned)
         snprintf(j->label, LABEL, "%.120s_lr%g_s%" PRIu64, j->cell, j->lr, j->seed);
     else
@@ -143,9 +153,9 @@ static void key_of(const job *j, char key[17])
     const vla_train *t = &j->train;
     char text[LABEL + 320];
     snprintf(text, sizeof text,
-             "%s|%s|%" PRId64 "|%" PRId64 "|%.17g|%.17g|%d|%" PRId64 "|%d|%.17g|%" PRId64 "|%" PRId64, j->label,
-             j->task, t->steps, t->batch, t->lr, t->decay, c->out_norm, c->conv, c->qk_l2, c->floor, c->width,
-             c->refresh_period);
+             "%s|%s|%" PRId64 "|%" PRId64 "|%.17g|%.17g|%d|%" PRId64 "|%d|%.17g|%" PRId64 "|%" PRId64 "|%.17g|%.17g",
+             j->label, j->task, t->steps, t->batch, t->lr, t->decay, c->out_norm, c->conv, c->qk_l2, c->floor, c->width,
+             c->refresh_period, c->refresh_eps, c->lambda0);
     vla_case_key(text, key);
 }
 
@@ -153,6 +163,13 @@ static vla_status no_memory(vla_record *row, vla_error *error)
 {
     vla_record_destroy(row);
     return vla_fail(error, VLA_ERR_MEMORY, "training: out of memory for a record");
+}
+
+/* Nothing of the protocol was changed by an option: only such runs fill the paper's table. */
+static bool is_standard(const vla_trained_settings *s)
+{
+    return !s->quick && s->steps == 0 && s->batch == 0 && !(s->lr > 0) && s->conv == 0 && s->out_norm < 0 &&
+           !(s->lambda0 > 0) && s->features < 0 && s->refresh_period < 0 && s->vocab == 128;
 }
 
 static bool describe(vla_record *row, const job *j)
@@ -172,7 +189,10 @@ static bool describe(vla_record *row, const job *j)
            (s->kind == VLA_COPY ? vla_record_null(row, "n") : vla_record_int(row, "n", j->n)) &&
            vla_record_int(row, "T", j->T) && vla_record_int(row, "vocab", s->vocab) &&
            vla_record_int(row, "seed", (int64_t)j->seed) && vla_record_real(row, "lr", j->lr) &&
-           vla_record_string(row, "out_norm", norm_names[c->out_norm]) && vla_record_int(row, "conv", c->conv);
+           vla_record_string(row, "out_norm", norm_names[c->out_norm]) && vla_record_int(row, "conv", c->conv) &&
+           vla_record_bool(row, "standard", is_standard(s)) &&
+           vla_record_string(row, "features", feature_names[c->features]) &&
+           vla_record_real(row, "lambda0", c->lambda0) && vla_record_int(row, "refresh_period", c->refresh_period);
 }
 
 /* The curve, thinned to means over equal stretches. */

@@ -20,7 +20,11 @@ typedef struct vla_trained_settings {
     int64_t vocab, steps, batch; /* 0: the protocol's */
     double lr;                   /* 0: the protocol's, a grid for tuned */
     int64_t conv;
-    int out_norm; /* a vla_out_norm, or -1: the protocol's */
+    int out_norm;           /* a vla_out_norm, or -1: the protocol's */
+    double lambda0;         /* 0: 0.1 */
+    int features;           /* a vla_features for queries and keys, or -1: the operator's */
+    int64_t refresh_period; /* vla; -1: the protocol's */
+    double refresh_eps;
     vla_isa isa;
     const char *checkpoints; /* directory, or NULL */
     bool resume;

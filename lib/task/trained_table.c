@@ -77,8 +77,10 @@ static bool text_is(const vla_record *row, const char *name, const char *value)
 
 static bool in_cell(const vla_record *row, const cell *c, const char *protocol)
 {
-    return text_is(row, "kind", "train") && text_is(row, "task", c->task) && text_is(row, "op", c->op) &&
-           text_is(row, "protocol", protocol) && text_is(row, "preset", "") && text_is(row, "status", "ok") &&
+    const vla_value *standard = vla_record_get(row, "standard");
+    return standard && standard->type == VLA_VALUE_BOOL && standard->boolean && text_is(row, "kind", "train") &&
+           text_is(row, "task", c->task) && text_is(row, "op", c->op) && text_is(row, "protocol", protocol) &&
+           text_is(row, "preset", "") && text_is(row, "status", "ok") &&
            vla_record_number(row, "n", 0) == (double)c->n && vla_record_number(row, "T", 0) == (double)c->T &&
            vla_record_number(row, "vocab", 0) == 128;
 }

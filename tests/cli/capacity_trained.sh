@@ -46,6 +46,12 @@ grep -q '^run 0,' "$out/log" || fail "trained again: $(cat "$out/log")"
 "$program" mqar $small --op delta --preset delta-pub --gradients --norms --format jsonl |
   jq -es 'any(.kind == "train" and .conv == 4 and .out_norm == "rms" and .parameters > 800000) and any(.kind == "state" and .T == 1000 and .norm > 0)
     and (map(select(.kind == "gradient" and .trained)) | length > 3 and all(.gradient > 0))' >/dev/null
+# shared options reach it too, and are part of the case
+# shellcheck disable=SC2086
+"$program" mqar $small --op vla --lambda0 0.5 --features silu --refresh-period 4 --format jsonl |
+  jq -es 'any(.kind == "train" and .lambda0 == 0.5 and .features == "silu" and .refresh_period == 4 and (.case | test("lambda0.5_silu_refresh4")))' >/dev/null
+# a run with options of its own is no measurement of the protocol
+! "$program" mqar --n 4 --steps 2 --batch 8 --op vla -q | grep -q '1 seed' || fail "a short run filled the table"
 # a tuned case is a grid of rates; a case by its label
 [ "$("$program" mqar --protocol tuned --case mqar/vla/tuned/n24_T73 --dry-run | grep -c lr)" -ge 5 ]
 [ "$("$program" mqar --case mqar/vla/paper/n24_T73_s42 --dry-run)" = mqar/vla/paper/n24_T73_s42 ]
