@@ -2,6 +2,7 @@
  * trial. */
 #include "lib/analysis/claims.h"
 #include "lib/analysis/survey.h"
+#include "lib/base/file.h"
 #include "lib/base/status.h"
 #include "lib/base/threads.h"
 #include "lib/cli/options.h"
@@ -15,7 +16,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char *const source_names[] = {"paper", "gauss", "tied", "isotropic", "adversary", "all", NULL};
 static const char *const goal_names[] = {"jacobian", "product", "state", "isotropic", "all", NULL};
@@ -368,12 +368,39 @@ static vla_status judge(session *s, vla_error *error)
     return status;
 }
 
+/* What would be found wrong, or be ignored, only after everything has been measured. */
+static vla_status check_options(const options *o, vla_error *error)
+{
+    const vla_common *c = &o->common;
+    vla_records expected = {0};
+    for (int64_t i = 0; i < o->wants.count; i++) {
+        const char *equals = strchr(o->wants.values[i], '=');
+        if (!equals || equals == o->wants.values[i] || equals[1] == '\0')
+            return vla_fail(error, VLA_ERR_ARGUMENT, "--want: '%.100s': FIELD=X is accepted", o->wants.values[i]);
+    }
+    if (!strcmp(c->backend, "cuda"))
+        return vla_fail(error, VLA_ERR_DEVICE, "--backend cuda: Jacobians are taken on the CPU; accepted: cpu, auto");
+    if (c->fail_on && strcmp(c->fail_on, "refuted"))
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--fail-on %s: refuted is accepted", c->fail_on);
+    if (c->resume && c->outputs.count == 0)
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--resume: no file to go on from; accepted: with -o FILE");
+    if (c->threads.count > 1) return vla_fail(error, VLA_ERR_ARGUMENT, "--threads: several values; accepted: one");
+    if (c->refresh_period && o->refresh_periods.count)
+        return vla_fail(error, VLA_ERR_ARGUMENT,
+                        "--refresh-period: given beside --refresh-periods; accepted: one of them");
+    vla_status status = c->plot && !c->dry_run ? vla_directory_make(c->plot, error) : VLA_OK;
+    if (!status && c->expect) status = vla_records_read(&expected, c->expect, error);
+    vla_records_clear(&expected);
+    return status;
+}
+
 static vla_status open_session(session *s, vla_error *error)
 {
     const vla_common *c = &s->o->common;
     const int threads = c->threads.count ? (int)c->threads.values[0] : vla_cpu_count();
     s->progress = vla_progress_start(c->quiet);
-    vla_status status = read_old(s, error);
+    vla_status status = check_options(s->o, error);
+    if (!status) status = read_old(s, error);
     if (!status) status = vla_exec_create(&s->exec, threads, VLA_ISA_AUTO, error);
     if (!status) status = set_trial(s, error);
     vla_record *meta = status ? NULL : vla_meta(threads);
@@ -392,8 +419,13 @@ static vla_status run(session *s, vla_error *error)
         status =
             o->verify.count ? vla_claims_run(&s->trial, o->verify.values, o->verify.count, error) : measure(s, error);
     vla_progress_clear(&s->progress);
-    if (o->common.dry_run) return status;
+    if (o->common.dry_run) return status ? status : vla_stream_flush(stdout, "stdout", error);
     if (s->report && s->table && s->all.count) vla_jacobian_tables(stdout, &s->all, o->common.verbose);
+    if (!status) status = vla_stream_flush(stdout, "stdout", error);
+    if (!status && !s->interrupted && (o->from ? s->run == 0 : s->all.count == 0))
+        status = o->from ? vla_fail(error, VLA_ERR_FILE, "%s: holds no records of vla-jacobian", o->from)
+                         : vla_fail(error, VLA_ERR_ARGUMENT, "nothing to measure: no case matches %s",
+                                    o->part ? "--part" : "--filter or --case");
     if (!status && !s->interrupted) status = judge(s, error);
     return status;
 }

@@ -51,6 +51,31 @@ expect 2 "--want" --T 4 --d 2 --want sigma_max -q
 expect 3 "nowhere" --from "$out/nowhere.jsonl"
 expect 3 "nowhere" --T 4 --d 2 -q --expect "$out/nowhere.jsonl"
 expect 3 "/proc/" --source adversary --goal jacobian --T 4 --d 2 --witness /proc/none -q
+# what would be found wrong, or be ignored, only after the measurement
+small="--T 5 --H 1 --d 4"
+refuse() {
+  expect "$@"
+  [ ! -s "$out/stdout" ] || { echo "FAILED (measured first): vla-jacobian $*"; failures=$((failures + 1)); }
+}
+refuse 2 "--want: 'foo'" $small --want foo
+refuse 2 "--want: 'x='" $small --want x=
+refuse 2 "--fail-on slower" $small --fail-on slower
+refuse 2 "--resume" $small --resume
+refuse 2 "--threads" $small --threads 1,2
+refuse 2 "--refresh-period" $small --refresh-period 3 --refresh-periods 2,4
+refuse 2 "no case matches" $small --filter nothing
+refuse 3 "nowhere" $small --expect "$out/nowhere.jsonl"
+refuse 3 "not a directory" $small --plot "$jacobian"
+refuse 4 "--backend cuda" $small --backend cuda
+printf '{"kind":"sample","op":"vla"}\n' >"$out/other.jsonl"
+refuse 3 "other.jsonl: holds no records" --from "$out/other.jsonl"
+# a full disk and a closed pipe under the table are errors
+for format in '' '--format json' --dry-run; do
+  "$jacobian" $small $format >/dev/full 2>"$out/stderr"
+  [ $? = 3 ] && grep -q 'stdout: cannot write' "$out/stderr" || { echo "FAILED: a full stdout ($format)"; failures=$((failures + 1)); }
+done
+{ "$jacobian" $small 2>"$out/stderr"; echo $? >"$out/code"; } | true
+[ "$(cat "$out/code")" = 3 ] || { echo "FAILED: a closed pipe"; failures=$((failures + 1)); }
 timeout 60 "$jacobian" --T 8 --d 2 --H 1 -q --want sigma_max=7 >/dev/null 2>&1
 [ $? = 1 ] || { echo "FAILED: --want does not set the exit code"; failures=$((failures + 1)); }
 [ "$failures" = 0 ] && echo "jacobian_errors: passed"
