@@ -15,6 +15,9 @@ typedef struct bench_options {
     bool peak, profile;
 } bench_options;
 
+/* A median is slower or faster when its whole interval lies beyond this share of the other. */
+#define BENCH_SLOWER_THRESHOLD 0.05
+
 enum { BENCH_MOST_PAIRS = 32, BENCH_EXIT_INTERRUPTED = 130 };
 
 /* Prints "vla-bench: MESSAGE" on stderr and returns the exit code of the error. */

@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SLOWER_THRESHOLD 0.05
-
 vla_status bench_figures(const bench_options *o, const vla_records *rows, vla_error *error)
 {
     vla_figures_done done;
@@ -76,43 +74,73 @@ static vla_status deliver(const bench_options *o, const vla_records *results, vo
     return status ? status : closed;
 }
 
-/* Pairs of --crossover, or of every two operators that the default rule names. */
-static vla_status pairs_of(const bench_options *o, vla_pair *pairs, int *count, vla_error *error)
+/* What --from holds and what is asked of it. */
+typedef struct question {
+    const bench_options *o;
+    const vla_records *rows;
+    vla_settings settings;
+    vla_pair pairs[BENCH_MOST_PAIRS];
+    int pair_count;
+} question;
+
+typedef vla_status (*answer)(const question *q, const vla_setting *setting, vla_records *out, vla_error *error);
+
+static vla_status find_crossovers(const question *q, const vla_setting *setting, vla_records *out, vla_error *error)
 {
-    static const vla_op usual[] = {VLA_VLA, VLA_SOFTMAX};
-    return bench_pairs(o, usual, 2, pairs, count, error);
+    for (int i = 0; i < q->pair_count; i++) {
+        const vla_pair *pair = &q->pairs[i];
+        vla_record *r = vla_crossover_record(q->rows, setting, vla_op_name(pair->a), vla_op_name(pair->b),
+                                             (uint64_t)q->o->common.seed, NULL, error);
+        if (!r || !vla_records_push(out, r)) {
+            vla_record_destroy(r);
+            return vla_fail(error, VLA_ERR_MEMORY, "crossover: out of memory");
+        }
+    }
+    return VLA_OK;
 }
 
-static vla_status find_crossovers(const bench_options *o, const vla_records *rows, vla_records *out, vla_error *error)
+static vla_status find_fits(const question *q, const vla_setting *setting, vla_records *out, vla_error *error)
 {
-    vla_pair pairs[BENCH_MOST_PAIRS];
-    int count;
-    vla_settings settings = {0};
-    vla_status status = pairs_of(o, pairs, &count, error);
-    if (!status) status = vla_settings_of(rows, &settings, error);
-    for (int64_t i = 0; !status && i < settings.count; i++)
-        for (int j = 0; !status && j < count; j++) {
-            vla_record *r = vla_crossover_record(rows, &settings.items[i], vla_op_name(pairs[j].a),
-                                                 vla_op_name(pairs[j].b), (uint64_t)o->common.seed, NULL, error);
-            if (!r || !vla_records_push(out, r)) {
-                vla_record_destroy(r);
-                status = vla_fail(error, VLA_ERR_MEMORY, "crossover: out of memory");
-            }
-        }
-    vla_settings_free(&settings);
+    const uint64_t seed = (uint64_t)q->o->common.seed;
+    vla_status status = VLA_OK;
+    for (int op = 0; !status && op < VLA_OPS; op++)
+        status = vla_fit_records(q->rows, setting, vla_op_name((vla_op)op), seed, out, error);
+    for (int i = 0; !status && i < q->pair_count; i++)
+        status = vla_extrapolation_records(q->rows, setting, vla_op_name(q->pairs[i].a), vla_op_name(q->pairs[i].b),
+                                           seed, out, error);
     return status;
 }
 
-int bench_crossover(bench_options *o)
+/* Asks every setting among the rows, for the pairs of --crossover or vla and softmax. */
+static vla_status ask(const bench_options *o, const vla_records *rows, answer find, vla_records *out, vla_error *error)
+{
+    static const vla_op usual[] = {VLA_VLA, VLA_SOFTMAX};
+    question q = {.o = o, .rows = rows};
+    vla_status status = bench_pairs(o, usual, 2, q.pairs, &q.pair_count, error);
+    if (!status) status = vla_settings_of(rows, &q.settings, error);
+    for (int64_t i = 0; !status && i < q.settings.count; i++) status = find(&q, &q.settings.items[i], out, error);
+    vla_settings_free(&q.settings);
+    return status;
+}
+
+/* A subcommand that concludes from records; nothing: what an empty answer means, NULL where it is one. */
+static int conclude(const bench_options *o, answer find, const char *nothing, void (*show)(const vla_records *))
 {
     vla_records rows = {0}, out = {0};
     vla_error error = {0};
     vla_status status = read_from(o, &rows, &error);
-    if (!status) status = find_crossovers(o, &rows, &out, &error);
-    if (!status) status = deliver(o, &out, bench_print_crossovers, &error);
+    if (!status) status = ask(o, &rows, find, &out, &error);
+    if (!status && nothing && out.count == 0)
+        status = vla_fail(&error, VLA_ERR_FILE, "%s: %s", o->from.values[0], nothing);
+    if (!status) status = deliver(o, &out, show, &error);
     vla_records_clear(&rows);
     vla_records_clear(&out);
     return status ? bench_fail(&error) : 0;
+}
+
+int bench_crossover(bench_options *o)
+{
+    return conclude(o, find_crossovers, NULL, bench_print_crossovers);
 }
 
 static void show_fits(const vla_records *rows)
@@ -121,37 +149,9 @@ static void show_fits(const vla_records *rows)
     bench_print_kind(rows, "extrapolation");
 }
 
-static vla_status find_fits(const bench_options *o, const vla_records *rows, vla_records *out, vla_error *error)
-{
-    vla_pair pairs[BENCH_MOST_PAIRS];
-    int count;
-    vla_settings settings = {0};
-    vla_status status = pairs_of(o, pairs, &count, error);
-    if (!status) status = vla_settings_of(rows, &settings, error);
-    for (int64_t i = 0; !status && i < settings.count; i++)
-        for (int op = 0; !status && op < VLA_OPS; op++)
-            status = vla_fit_records(rows, &settings.items[i], vla_op_name((vla_op)op), (uint64_t)o->common.seed, out,
-                                     error);
-    for (int64_t i = 0; !status && i < settings.count; i++)
-        for (int j = 0; !status && j < count; j++)
-            status = vla_extrapolation_records(rows, &settings.items[i], vla_op_name(pairs[j].a),
-                                               vla_op_name(pairs[j].b), (uint64_t)o->common.seed, out, error);
-    vla_settings_free(&settings);
-    return status;
-}
-
 int bench_fit(bench_options *o)
 {
-    vla_records rows = {0}, out = {0};
-    vla_error error = {0};
-    vla_status status = read_from(o, &rows, &error);
-    if (!status) status = find_fits(o, &rows, &out, &error);
-    if (!status && out.count == 0)
-        status = vla_fail(&error, VLA_ERR_FILE, "%s: no operator has two sizes with a time", o->from.values[0]);
-    if (!status) status = deliver(o, &out, show_fits, &error);
-    vla_records_clear(&rows);
-    vla_records_clear(&out);
-    return status ? bench_fail(&error) : 0;
+    return conclude(o, find_fits, "no operator has two sizes with a time", show_fits);
 }
 
 int bench_plot(bench_options *o)
@@ -204,7 +204,7 @@ int bench_compare(bench_options *o, const vla_strings *words)
         words->count == 3 ? VLA_OK : vla_fail(&error, VLA_ERR_ARGUMENT, "compare: accepted are two files, OLD NEW");
     if (!status) status = vla_records_read(&before, words->values[1], &error);
     if (!status) status = vla_records_read(&after, words->values[2], &error);
-    if (!status) status = vla_compare(&before, &after, SLOWER_THRESHOLD, &out, &n, &error);
+    if (!status) status = vla_compare(&before, &after, BENCH_SLOWER_THRESHOLD, &out, &n, &error);
     if (!status) status = deliver(o, &out, show_comparison, &error);
     if (!status)
         fprintf(

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #define USUAL_TIME_LIMIT 25.0
-#define SLOWER_THRESHOLD 0.05
 /* Share of the time limit kept for measuring between the sizes of the sweep. */
 #define SEARCH_SHARE 0.3
 
@@ -295,7 +294,7 @@ static vla_status relate_to_baseline(session *s, bool *slower, vla_error *error)
 {
     vla_comparison summary;
     if (!s->o->baseline) return VLA_OK;
-    vla_status status = vla_relate(&s->rows, s->o->baseline, SLOWER_THRESHOLD, &s->extra, &summary, error);
+    vla_status status = vla_relate(&s->rows, s->o->baseline, BENCH_SLOWER_THRESHOLD, &s->extra, &summary, error);
     *slower |= summary.slower > 0;
     return status;
 }
@@ -308,7 +307,7 @@ static vla_status meet_expectations(session *s, bool *differs, bool *slower, vla
     if (!s->o->common.expect) return VLA_OK;
     vla_status status = vla_merge(&found, &s->rows, error);
     if (!status) status = vla_merge(&found, &s->extra, error);
-    if (!status) status = vla_compare(&s->expected, &found, SLOWER_THRESHOLD, &compared, &summary, error);
+    if (!status) status = vla_compare(&s->expected, &found, BENCH_SLOWER_THRESHOLD, &compared, &summary, error);
     if (!status) {
         *slower |= summary.slower > 0;
         *differs = vla_expect_differs(&s->expected, &found, stderr) > 0;
