@@ -285,8 +285,9 @@ static bool is_done(const session *x, const vla_run *run)
     vla_record *row = vla_run_record(run, &facts, "ok", NULL);
     const char *key = row ? vla_record_text(row, "key", "") : "";
     bool found = false;
-    for (int64_t i = 0; i < x->done.count && !found; i++)
-        found = strcmp(vla_record_text(x->done.rows[i], "key", "-"), key) == 0;
+    for (int64_t i = 0; i < x->done.count && !found; i++) /* a failed check is tried again, lest its row be forgotten */
+        found = strcmp(vla_record_text(x->done.rows[i], "key", "-"), key) == 0 &&
+                strcmp(vla_record_text(x->done.rows[i], "status", ""), "fail") != 0;
     vla_record_destroy(row);
     return found;
 }

@@ -512,8 +512,10 @@ static void test_sweep_out_of_time(void **state)
     const char *status = vla_record_text(rows.rows[1], "status", "");
     assert_true(!strcmp(status, "timeout") || !strcmp(status, "oom"));
     assert_string_equal(vla_record_text(rows.rows[2], "status", ""), "ok");
-    /* A timeout is no measurement: resuming tries it again and replaces its row. */
+    /* A timeout is no measurement, and a failed check stays one: resuming tries again and replaces the row. */
     vla_record_string(rows.rows[2], "status", "timeout");
+    assert_false(vla_case_among(&cases[2], 42, NULL, &rows));
+    vla_record_string(rows.rows[2], "status", "fail");
     assert_false(vla_case_among(&cases[2], 42, NULL, &rows));
     assert_true(vla_case_among(&cases[0], 42, NULL, &rows));
     assert_int_equal(vla_sweep_run(sweep, &cases[2], 1, 1, &error), VLA_OK);

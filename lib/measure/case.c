@@ -175,10 +175,12 @@ bool vla_case_among(const vla_case *c, int64_t seed, const char *input, const vl
     bool found = false;
     if (probe && vla_case_record(c, seed, input, probe)) {
         const char *key = vla_record_text(probe, "key", "");
-        for (int64_t i = 0; !found && i < rows->count; i++)
+        for (int64_t i = 0; !found && i < rows->count; i++) {
+            const char *status = vla_record_text(rows->rows[i], "status", "");
             found = !strcmp(vla_record_text(rows->rows[i], "key", "-"), key) &&
-                    !strcmp(vla_record_text(rows->rows[i], "kind", ""), "sample") &&
-                    strcmp(vla_record_text(rows->rows[i], "status", ""), "timeout");
+                    !strcmp(vla_record_text(rows->rows[i], "kind", ""), "sample") && strcmp(status, "timeout") &&
+                    strcmp(status, "fail");
+        }
     }
     vla_record_destroy(probe);
     return found;

@@ -32,7 +32,8 @@ const char *vla_mode_name(vla_mode mode);
 /* Puts the case's fields, its label and its key into a record; input: the digest of --input data or NULL. */
 bool vla_case_record(const vla_case *c, int64_t seed, const char *input, vla_record *record);
 
-/* A `sample` row of the case's key is among the rows; a timeout is no measurement and does not count. */
+/* A `sample` row of the case's key is among the rows; a timeout is no measurement and does not count,
+ * nor does a failed check, which must go on failing until it passes. */
 bool vla_case_among(const vla_case *c, int64_t seed, const char *input, const vla_records *rows);
 
 typedef struct vla_cases {

@@ -99,7 +99,7 @@ static vla_bench_facts facts_of(const vla_sweep *s)
     return (vla_bench_facts){.seed = s->config.seed, .input = s->config.digest};
 }
 
-/* A timeout of an earlier run gives way to what is measured now. */
+/* A timeout or failure of an earlier run gives way to what is measured now. */
 static bool keep_row(vla_records *rows, vla_record *record)
 {
     const char *key = vla_record_text(record, "key", "");

@@ -145,6 +145,11 @@ for file in new empty; do
 done
 [ "$(grep -c '^run,' "$out/new.csv")" = 3 ] || fail "--resume: rows of r.jsonl are missing in new.csv"
 tail -n 1 "$out/stderr" | grep -qx 'run 0, passed 0, skipped 0, failed 0' || fail "--resume with a new file measured again"
+# A check that failed fails again: --resume does not forget it.
+for again in "" --resume; do
+  try 1 vla --no-normalise --T 60 --d 16 --H 1 --check -o "$out/failed.jsonl" $again
+  tail -n 1 "$out/stderr" | grep -qx 'run 1, passed 0, skipped 0, failed 1' || fail "a failed check and --resume"
+done
 echo rubbish >"$out/rubbish.csv"
 refuse 3 "rubbish.csv:1: the header" vla --T 16 -o "$out/rubbish.csv" --resume
 [ "$(cat "$out/rubbish.csv")" = rubbish ] || fail "--resume changed a file it could not read"
