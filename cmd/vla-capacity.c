@@ -457,6 +457,8 @@ static vla_status run(session *s, vla_error *error)
     const vla_row_sink sink = {add_row, is_wanted, step, s};
     const vla_status status = keep_old(s, error);
     if (status) return status;
+    if (s->o->from && s->run == 0)
+        return vla_fail(error, VLA_ERR_FILE, "%s: holds no records of vla-capacity", s->o->from);
     return strcmp(s->word, "recall") == 0 ? recall(s, &sink, error) : trained(s, &sink, error);
 }
 

@@ -32,6 +32,11 @@ code=0
 code=0
 "$program" recall --from "$out/a.jsonl" --fail-on refuted -q >/dev/null || code=$?
 [ "$code" = 5 ] || fail "--fail-on refuted: exit $code"
+# records of another program hold nothing to judge
+printf '{"kind":"sample","op":"vla"}\n' >"$out/other.jsonl"
+code=0
+"$program" recall --from "$out/other.jsonl" >/dev/null 2>"$out/log" || code=$?
+{ [ "$code" = 3 ] && grep -q 'other.jsonl: holds no records' "$out/log"; } || fail "--from other records: exit $code"
 # figures: one that shows the line n = d
 "$program" recall --from "$out/a.jsonl" --plot "$out/plots" -q >/dev/null
 for name in recall_n_elu1_d16 recall_age_elu1_d16 recall_capacity_elu1 recall_state_elu1; do [ -s "$out/plots/$name.gp" ]; done
