@@ -103,5 +103,8 @@ vla_form vla_best_form(const vla_problem *problem, vla_backend backend, vla_dtyp
                               sweeps ? VLA_RECURRENT : VLA_CHUNK, VLA_CHUNK, VLA_RECURRENT, VLA_STEPWISE};
     for (size_t i = 0; i < sizeof order / sizeof *order; i++)
         if (runs(problem, order[i], backend, dtype)) return order[i];
+    if (runs(problem, VLA_NAIVE, backend, dtype)) return VLA_NAIVE;
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) /* none runs: one that can say why */
+        if (vla_kernel_exists(problem->op, order[i], backend, dtype)) return order[i];
     return VLA_NAIVE;
 }
