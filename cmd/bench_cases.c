@@ -1,4 +1,5 @@
 #include "cmd/bench.h"
+#include "kernels/cuda/device.h"
 #include "lib/base/status.h"
 #include "lib/base/threads.h"
 #include "lib/op/inputs.h"
@@ -18,13 +19,19 @@ static bool built_for_cuda(void)
 vla_status bench_backend(const bench_options *o, vla_backend *backend, vla_error *error)
 {
     *backend = VLA_CPU;
+    if (!strcmp(o->common.backend, "cpu")) return VLA_OK;
     const bool by_name = !strcmp(o->common.backend, "cuda");
-    const char *why = built_for_cuda() ? "vla-bench times CUDA forms only where a device is present and supported"
-                                       : "this build has no CUDA kernels";
-    if (by_name) return vla_fail(error, VLA_ERR_DEVICE, "--backend cuda: %s; accepted here are cpu and auto", why);
+    vla_device_info info;
+    vla_error why = {0};
+    if (vla_device_query(&info, &why) == VLA_OK) {
+        *backend = VLA_CUDA;
+        return VLA_OK;
+    }
+    if (by_name)
+        return vla_fail(error, VLA_ERR_DEVICE, "--backend cuda: %.300s; accepted here are cpu and auto", why.message);
     const bool wants_device = o->launch || o->profile;
-    if (!strcmp(o->common.backend, "auto") && !o->common.quiet && (wants_device || o->common.verbose))
-        fprintf(stderr, "vla-bench: note: no GPU (%s): using the CPU%s\n", why,
+    if (!o->common.quiet && (wants_device || o->common.verbose))
+        fprintf(stderr, "vla-bench: note: %s: using the CPU%s\n", why.message,
                 wants_device ? ", where --launch and --profile change nothing" : "");
     return VLA_OK;
 }
@@ -143,7 +150,8 @@ static vla_status add_case(builder *b, vla_op op, vla_form form, vla_dtype dtype
                   .dtype = dtype,
                   .mode = b->decode ? VLA_DECODE : VLA_PREFILL,
                   .depth = b->decode ? at->x : 0,
-                  .threads = (int)at->threads};
+                  .threads = (int)at->threads,
+                  .graph = !b->o->launch || strcmp(b->o->launch, "stream") != 0};
     vla_problem *p = &c.problem;
     p->dk = at->dk, p->dv = at->dv, p->chunk = at->chunk, p->segments = at->segments;
     p->Tk = b->decode && op == VLA_SOFTMAX ? at->x : 0;
@@ -289,10 +297,12 @@ static vla_status add_labels(builder *b, const vla_inputs *data, vla_error *erro
         if (!status && data) status = label_fits_input(&one, c->cases.values[i], data, error);
         if (!status) status = vla_common_problem(c, &one.problem, error);
         if (status) return status;
-        if (one.backend == VLA_CUDA)
-            return vla_fail(error, VLA_ERR_DEVICE, "--case %s: no GPU here that vla-bench can time",
-                            c->cases.values[i]);
-        if (one.backend == VLA_AUTO) one.backend = VLA_CPU;
+        vla_device_info info;
+        vla_error why = {0};
+        if (one.backend == VLA_CUDA && vla_device_query(&info, &why) != VLA_OK)
+            return vla_fail(error, VLA_ERR_DEVICE, "--case %s: %.300s", c->cases.values[i], why.message);
+        if (one.backend == VLA_AUTO) one.backend = b->backend;
+        one.graph = !b->o->launch || strcmp(b->o->launch, "stream") != 0;
         if (one.problem.op == VLA_DECAY) one.problem.gate = b->gate;
         if (one.form == VLA_BEST) {
             one.best = true;

@@ -168,7 +168,7 @@ static vla_status fake_run(void *context, int64_t iterations, vla_error *error)
 
 static vla_stop sample_all(fake *f, const vla_stop_rule *rule, vla_sampler *sampler)
 {
-    const vla_subject subject = {f, fake_reset, fake_run, fake_clock};
+    const vla_subject subject = {f, fake_reset, fake_run, fake_clock, NULL};
     vla_error error = {0};
     assert_int_equal(vla_sampler_start(sampler, &subject, rule, 1e-3, &error), VLA_OK);
     for (int i = 0; sampler->stop == VLA_GO_ON && i < 100000; i++)

@@ -49,6 +49,7 @@ struct arguments {
     float4 *M;               /* a segment: [DK/16][DK/8][32], then prefix */
     float4 *M_carry;         /* a head: before the stretch, then after */
     float *n_carry;          /* [DK] a head */
+    float *A_end;            /* [heads,dk,dk]: the end state's A; NULL: not wanted of this stretch */
     unsigned long long *bad; /* a head: first token that is not finite */
 };
 

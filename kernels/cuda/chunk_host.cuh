@@ -130,7 +130,8 @@ template <vla_op OP, int DK> vla_status launch_stretch(const arguments &a, cudaS
         const size_t bytes = sizeof(penalty_shared<DK>) * form::segments;
         status = allow_shared(penalty<DK>, bytes, error);
         if (status != VLA_OK) return status;
-        const int64_t blocks = (a.heads * a.segments + form::segments - 1) / form::segments;
+        const int64_t places = a.heads * (a.segments + (a.A_end ? 1 : 0)),
+                      blocks = (places + form::segments - 1) / form::segments;
         penalty<DK><<<(unsigned)blocks, form::threads, bytes, stream>>>(a);
         VLA_CUDA(cudaGetLastError());
     }
@@ -157,9 +158,9 @@ template <vla_op OP, int DK> vla_status run_width(arguments a, const layout &l, 
     const size_t square = (size_t)DK * (DK + 1) * sizeof(float);
     if constexpr (OP == VLA_VLA)
         if (resume_A) {
-            const vla_status status = allow_shared(invert_state<DK, false>, square, error);
+            const vla_status status = allow_shared(invert_state<DK>, square, error);
             if (status != VLA_OK) return status;
-            invert_state<DK, false><<<(unsigned)l.heads, INVERT_THREADS, square, stream>>>(a, (float *)t->A);
+            invert_state<DK><<<(unsigned)l.heads, INVERT_THREADS, square, stream>>>(a, (float *)t->A);
             VLA_CUDA(cudaGetLastError());
         }
     for (int64_t first = 0; first < l.chunks; first += l.stride) {
@@ -167,15 +168,10 @@ template <vla_op OP, int DK> vla_status run_width(arguments a, const layout &l, 
         a.first_token = first * C;
         a.chunks = last ? l.chunks - first : l.stride;
         a.segments = (a.chunks + a.per_segment - 1) / a.per_segment;
+        a.A_end = last && OP == VLA_VLA ? (float *)t->A : NULL;
         const vla_status status = launch_stretch<OP, DK>(a, stream, error);
         if (status != VLA_OK) return status;
     }
-    if constexpr (OP == VLA_VLA)
-        if (t->A) {
-            const vla_status status = allow_shared(invert_state<DK, true>, square, error);
-            if (status != VLA_OK) return status;
-            invert_state<DK, true><<<(unsigned)l.heads, INVERT_THREADS, square, stream>>>(a, (float *)t->A);
-        }
     if (OP != VLA_DELTA && t->n) finish_n<<<(unsigned)l.heads, 128, 0, stream>>>(a, (float *)t->n, DK);
     VLA_CUDA(cudaGetLastError());
     return VLA_OK;

@@ -319,14 +319,19 @@ __global__ void __launch_bounds__(penalty_shape<DK>::threads, 2) penalty(const _
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32 % form::warps;
     const int place = (int)threadIdx.x / 32 / form::warps, first = warp * form::tiles;
     const int64_t index = (int64_t)blockIdx.x * form::segments + place;
-    if (index >= a.heads * a.segments) return; /* whole segments only: no barrier is missed */
-    const int64_t head = index / a.segments, segment = index % a.segments, chunk0 = segment * a.per_segment;
-    const int64_t left = a.chunks - chunk0, count = left < a.per_segment ? left : a.per_segment;
+    const int64_t places = a.segments + (a.A_end ? 1 : 0); /* one more, of no tokens, for the end state's A */
+    if (index >= a.heads * places) return;                 /* whole segments only: no barrier is missed */
+    const int64_t head = index / places, segment = index % places, chunk0 = segment * a.per_segment;
+    const int64_t left = a.chunks - chunk0, count = segment == a.segments  ? 0
+                                                    : left < a.per_segment ? left
+                                                                           : a.per_segment;
     penalty_shared<DK> &shared = ((penalty_shared<DK> *)raw)[place];
     const int64_t at = head * a.stride + chunk0;
-    fetch<DK>(shared, a, at, 0, warp, lane);
+    if (count > 0) fetch<DK>(shared, a, at, 0, warp, lane);
     matrix_part<DK> A;
-    const float4 *M = a.M + index * sizes<DK>::matrix + lane;
+    const float4 *M =
+        (count > 0 ? a.M + (head * a.segments + segment) * sizes<DK>::matrix : a.M_carry + head * sizes<DK>::matrix) +
+        lane;
 #pragma unroll
     for (int m = 0; m < form::tiles; m++)
 #pragma unroll
@@ -346,6 +351,20 @@ __global__ void __launch_bounds__(penalty_shape<DK>::threads, 2) penalty(const _
     };
     scale_all(1.0f / mu);
     sweep<DK>(A, shared, warp, lane);
+    if (count == 0) {
+        const int g = lane / 4, t = lane % 4;
+        const float back = first_bad(a, head) < a.T ? NAN : -(float)a.dk / mu;
+#pragma unroll
+        for (int m = 0; m < form::tiles; m++)
+#pragma unroll
+            for (int n = 0; n < form::KT; n++)
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const int r = 16 * (first + m) + g + 8 * (i % 4 / 2), c = 16 * n + 8 * (i / 4) + 2 * t + i % 2;
+                    if (r < a.dk && c < a.dk) a.A_end[(head * a.dk + r) * a.dk + c] = A[m][n][i / 4][i % 4] * back;
+                }
+        return;
+    }
     /* A sigma, with sigma a power of four that brings the diagonal to 1, and u / sqrt(sigma) */
     const float top = largest_diagonal<DK>(A, shared, first, warp, lane) / mu;
     int exponent = top > 0 ? ilogbf(top) + 1 : 0;

@@ -153,11 +153,10 @@ __global__ void start(const __grid_constant__ arguments a, const float *n_in, bo
 
 constexpr int INVERT_THREADS = 1024;
 
-/* Between A of the state and the running sum M = (A/d)^-1, by elimination in shared memory in float32, a block a head.
- * TO_STATE false: M of a given A, for resuming. true: A of M, which is more exact than what the chunks' updates leave.
- */
-template <int DK, bool TO_STATE>
-__global__ void __launch_bounds__(INVERT_THREADS) invert_state(const __grid_constant__ arguments a, float *A)
+/* M = (A/d)^-1 of a given state, by elimination in shared memory in float32, a block a head: resuming only. Widths past
+ * dk get the identity. */
+template <int DK>
+__global__ void __launch_bounds__(INVERT_THREADS) invert_state(const __grid_constant__ arguments a, const float *A)
 {
     extern __shared__ float m[]; /* [DK][DK + 1] */
     __shared__ float column[DK], row[DK];
@@ -165,11 +164,9 @@ __global__ void __launch_bounds__(INVERT_THREADS) invert_state(const __grid_cons
     float *M = (float *)(a.M_carry + head * sizes<DK>::matrix);
     for (int i = (int)threadIdx.x; i < DK * DK; i += blockDim.x) {
         const int r = i / DK, c = i % DK;
-        const bool in = r < a.dk && c < a.dk;
-        if (TO_STATE)
-            m[r * (DK + 1) + c] = M[result_index<DK>(r, c)];
-        else
-            m[r * (DK + 1) + c] = in ? A[(head * a.dk + r) * a.dk + c] / (float)a.dk : r == c ? 1.0f : 0.0f;
+        m[r * (DK + 1) + c] = r < a.dk && c < a.dk ? A[(head * a.dk + r) * a.dk + c] / (float)a.dk
+                              : r == c             ? 1.0f
+                                                   : 0.0f;
     }
     for (unsigned j = 0; j < DK; j++) { /* Gauss-Jordan in place: no pivoting, the matrix is positive definite */
         __syncthreads();
@@ -185,14 +182,9 @@ __global__ void __launch_bounds__(INVERT_THREADS) invert_state(const __grid_cons
         }
     }
     __syncthreads();
-    const bool bad = TO_STATE && first_bad(a, head) < a.T;
     for (int i = (int)threadIdx.x; i < DK * DK; i += blockDim.x) {
         const int r = i / DK, c = i % DK;
-        const float x = 0.5f * (m[r * (DK + 1) + c] + m[c * (DK + 1) + r]);
-        if (!TO_STATE)
-            M[result_index<DK>(r, c)] = x;
-        else if (r < a.dk && c < a.dk)
-            A[(head * a.dk + r) * a.dk + c] = bad ? NAN : x * (float)a.dk;
+        M[result_index<DK>(r, c)] = 0.5f * (m[r * (DK + 1) + c] + m[c * (DK + 1) + r]);
     }
 }
 } /* namespace chunked */

@@ -10,6 +10,7 @@
     ALL(VLA_DECAY, VLA_RECURRENT, decay_recurrent_cuda)   \
     ALL(VLA_VLA, VLA_RECURRENT, vla_recurrent_cuda)       \
     HALF(VLA_VLA, VLA_CHUNK, vla_chunk_cuda)              \
+    ALL(VLA_VLA, VLA_STEPWISE, vla_stepwise_cuda)         \
     ALL(VLA_RLS, VLA_RECURRENT, rls_recurrent_cuda)
 
 #define ALL(OP, FORM, stem) extern const vla_variant stem##_f32, stem##_bf16, stem##_f16;

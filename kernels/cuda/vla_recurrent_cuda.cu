@@ -4,3 +4,5 @@
 #include "kernels/cuda/recurrent.cuh"
 
 VLA_RECURRENT_VARIANTS(vla_recurrent_cuda, VLA_VLA)
+
+template vla_status recurrent::choose_width<VLA_VLA>(const arguments &, int64_t, cudaStream_t, vla_error *); /* for stepwise */

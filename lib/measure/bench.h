@@ -1,6 +1,7 @@
 /* One case from plan to record: prepare and check, then sample, then say what was found. */
 #ifndef VLA_MEASURE_BENCH_H
 #define VLA_MEASURE_BENCH_H
+#include "lib/device/mirror.h"
 #include "lib/measure/check.h"
 #include "lib/measure/sampling.h"
 #include "lib/report/record.h"
@@ -18,6 +19,10 @@ typedef struct vla_bench {
     const vla_buffers *start; /* decode: the state every repeat begins with; NULL: from nothing */
     vla_buffers buffers;
     vla_tensors tensors;
+    vla_mirror *mirror;    /* device cases: tensors' copies there, made after the buffers */
+    double device_seconds; /* of the last runs, by events */
+    double sm_clock_hz;    /* after the last sample; 0: unknown */
+    char throttle[64];     /* why the clock was held down then */
     vla_check check;
     vla_sampler sampler;
     uint64_t checksum, inputs_checksum;

@@ -85,6 +85,11 @@ static bool put_warnings(vla_record *r, const vla_bench *b, const vla_summary *s
         add_warning(text, sizeof text, "noise target not met");
     if (s->median * (double)b->sampler.iterations < 0.5 * b->sampler.floor)
         add_warning(text, sizeof text, "samples shorter than the clock allows");
+    if (b->throttle[0]) {
+        char held[96];
+        snprintf(held, sizeof held, "clock held down: %.63s", b->throttle);
+        add_warning(text, sizeof text, held);
+    }
     if (s->n >= 5 && b->sampler.samples[0] > 1.5 * s->q3) add_warning(text, sizeof text, "slow first sample");
     if (10 * vla_outliers(b->sampler.samples, b->sampler.n, s) > s->n) add_warning(text, sizeof text, "outliers");
     return vla_record_string(r, "warning", text[0] ? text : NULL);
@@ -133,7 +138,12 @@ vla_record *vla_bench_record(const vla_bench *b, const vla_bench_facts *facts)
         ok = vla_record_string(r, "checked", b->check.checked) &&
              vla_record_real(r, "residual", b->check.residual.residual) &&
              vla_record_real(r, "max_residual", b->check.residual.max_residual);
-    if (ok && b->plan) ok = vla_record_string(r, "isa", vla_isa_name(vla_plan_isa(b->plan)));
+    if (ok && b->plan && b->mirror) {
+        const char *label = vla_plan_label(b->plan);
+        ok = vla_record_string(r, "isa", *label ? label : "cuda");
+        if (ok && b->sm_clock_hz > 0) ok = vla_record_real(r, "sm_clock_hz", b->sm_clock_hz);
+    } else if (ok && b->plan)
+        ok = vla_record_string(r, "isa", vla_isa_name(vla_plan_isa(b->plan)));
     if (ok && b->status == VLA_ROW_OK && b->sampler.n > 0) ok = put_times(r, b, facts);
     if (ok) return r;
     vla_record_destroy(r);

@@ -164,8 +164,11 @@ bool vla_case_record(const vla_case *c, int64_t seed, const char *input, vla_rec
            put_optional(r, "chunk", p->chunk) && put_optional(r, "segments", p->segments) &&
            vla_record_string(r, "isa", c->isa == VLA_ISA_AUTO ? NULL : vla_isa_name(c->isa)) &&
            vla_record_int(r, "threads", c->threads) && vla_record_string(r, "cache", "hot") &&
-           vla_record_string(r, "launch", c->backend == VLA_CPU ? "call" : "stream") && put_parameters(p, r) &&
-           vla_record_string(r, "input", input) &&
+           vla_record_string(r, "launch",
+                             c->backend == VLA_CPU ? "call"
+                             : c->graph            ? "graph"
+                                                   : "stream") &&
+           put_parameters(p, r) && vla_record_string(r, "input", input) &&
            (input ? vla_record_null(r, "seed") : vla_record_int(r, "seed", seed)) && vla_record_key(r, key_fields);
 }
 

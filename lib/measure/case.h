@@ -16,6 +16,7 @@ typedef struct vla_case {
     vla_mode mode;
     int64_t depth; /* decode: tokens of context, the new one included; prefill: 0 */
     int threads;
+    bool graph; /* device: runs are replays of a graph, not launched one by one */
 } vla_case;
 
 enum { VLA_LABEL_SIZE = 160 };

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GUARD_BYTES = 64, SAMPLED_HEADS = 4, SAMPLED_ROWS = 66 };
+enum { GUARD_BYTES = VLA_BUFFER_GUARD, SAMPLED_HEADS = 4, SAMPLED_ROWS = 66 };
 
 static vla_status make_buffer(void **memory, int64_t *bytes, bool wanted, int64_t rows, int64_t columns,
                               const vla_case *c, const char *name, vla_error *error)

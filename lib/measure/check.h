@@ -5,6 +5,8 @@
 #include "lib/measure/slice.h"
 #include "lib/op/residual.h"
 
+enum { VLA_BUFFER_GUARD = 64 }; /* bytes behind every buffer that nothing may write */
+
 /* Everything one case writes; S, A and n also hold the starting state in decode. */
 typedef struct vla_buffers {
     void *o, *S, *A, *n; /* NULL where the operator has none */

@@ -1,7 +1,9 @@
 #include "lib/measure/run.h"
+#include "kernels/cuda/device.h"
 #include "lib/base/file.h"
 #include "lib/base/status.h"
 #include "lib/base/clock.h"
+#include "lib/device/mirror.h"
 #include "lib/op/registry.h"
 #include "lib/tensor/npy.h"
 #include <math.h>
@@ -87,7 +89,7 @@ static vla_status run_plan(vla_run *run, vla_plan *plan, const vla_inputs *input
     tensors.o = run->o.data;
     tensors.alpha = run->alpha.data;
     double begin = vla_now();
-    status = vla_plan_run(plan, &tensors, error);
+    status = vla_plan_run_host(plan, &run->problem, run->dtype, &tensors, error);
     run->seconds = vla_now() - begin;
     return status;
 }
@@ -97,8 +99,13 @@ vla_status vla_run_prepare(vla_run *run, const vla_inputs *inputs, int threads, 
     run->threads = threads;
     run->isa = VLA_ISA_AUTO;
     run->seconds = (double)NAN;
-    if (run->backend == VLA_AUTO) run->backend = VLA_CPU;
     vla_status status = vla_inputs_problem(inputs, &run->problem, error);
+    vla_device_info device;
+    vla_error why = {0};
+    if (status == VLA_OK && run->backend == VLA_CUDA && vla_device_query(&device, &why) != VLA_OK)
+        return vla_fail(error, VLA_ERR_DEVICE, "backend cuda: %.400s", why.message);
+    if (status == VLA_OK && run->backend == VLA_AUTO)
+        run->backend = vla_backend_auto(&run->problem, run->form, run->dtype);
     if (status != VLA_OK || run->form != VLA_BEST) return status;
     const vla_form best = vla_best_form(&run->problem, run->backend, run->dtype, threads);
     if (vla_kernel_exists(run->problem.op, best, run->backend, run->dtype))

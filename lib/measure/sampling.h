@@ -32,7 +32,8 @@ typedef struct vla_subject {
     void *context;
     vla_status (*reset)(void *context, vla_error *error);
     vla_status (*run)(void *context, int64_t iterations, vla_error *error);
-    double (*clock)(void); /* NULL: vla_now; tests bring their own */
+    double (*clock)(void);            /* NULL: vla_now; tests bring their own */
+    double (*elapsed)(void *context); /* NULL, or seconds of the last run by a clock of its own (a device's) */
 } vla_subject;
 
 /* A sampler is stepped, so that several subjects can take turns and share the machine's drift alike. */

@@ -2,6 +2,7 @@
 #include "lib/base/sizes.h"
 #include "lib/base/status.h"
 #include "lib/base/clock.h"
+#include "lib/device/mirror.h"
 #include "lib/measure/variant.h"
 #include "lib/op/registry.h"
 #include "lib/op/work.h"
@@ -201,7 +202,7 @@ static vla_status make_start(const vla_case *c, vla_exec *exec, const vla_inputs
     if (!status) {
         vla_inputs_tensors(&inputs, c->problem.op, &t);
         vla_buffers_bind(start, &t);
-        status = vla_plan_run(plan, &t, error);
+        status = vla_plan_run_host(plan, &prefix.problem, c->dtype, &t, error);
     }
     vla_plan_destroy(plan);
     vla_inputs_destroy(&inputs);
@@ -274,8 +275,10 @@ static vla_status finish_one(vla_sweep *s, vla_bench *b, vla_error *error)
         }
         if (b->sampler.stop == VLA_GO_ON) b->sampler.stop = VLA_STOP_INTERRUPT;
         status = vla_bench_verify(b, error);
-        facts.peak_flops = vla_peaks_matrix(&s->peaks, b->c.dtype, b->c.threads, 0);
-        facts.bandwidth = s->peaks.bytes_per_s;
+        if (b->c.backend == VLA_CPU) { /* the host's peaks say nothing of a device */
+            facts.peak_flops = vla_peaks_matrix(&s->peaks, b->c.dtype, b->c.threads, 0);
+            facts.bandwidth = s->peaks.bytes_per_s;
+        }
     }
     if (status) return status;
     vla_variants_ran(&s->variants, b);

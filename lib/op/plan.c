@@ -170,6 +170,10 @@ void vla_plan_set_stream(vla_plan *plan, void *stream)
 {
     plan->stream = stream;
 }
+vla_backend vla_plan_backend(const vla_plan *plan)
+{
+    return plan->kernel->backend;
+}
 const char *vla_plan_label(const vla_plan *plan)
 {
     return plan->session.label ? plan->session.label : "";

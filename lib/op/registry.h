@@ -35,5 +35,6 @@ vla_pool *vla_exec_pool(vla_exec *exec);
 void vla_plan_set_stream(vla_plan *plan, void *stream);
 /* After the first run: what it ran, where a form has several ("cudnn 9.14.0"); otherwise "". */
 const char *vla_plan_label(const vla_plan *plan);
+vla_backend vla_plan_backend(const vla_plan *plan);
 
 #endif

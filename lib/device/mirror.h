@@ -1,0 +1,28 @@
+/* A run of host tensors on the device: copies of everything there, launches, and the outputs back. */
+#ifndef VLA_DEVICE_MIRROR_H
+#define VLA_DEVICE_MIRROR_H
+#include "lib/vla.h"
+
+typedef struct vla_mirror vla_mirror;
+
+/* Of a device plan's tensors, which are host memory in dtype: inputs and, with state_in, the state are copied now;
+ * outputs start as NaN. The tensors stay the caller's and must outlive the mirror. */
+vla_status vla_mirror_create(vla_mirror **mirror, vla_plan *plan, const vla_problem *problem, vla_dtype dtype,
+                             const vla_tensors *host, vla_error *error);
+void vla_mirror_destroy(vla_mirror *mirror);
+/* The state of the creation again, for runs that update it in place. */
+vla_status vla_mirror_reset(vla_mirror *mirror, vla_error *error);
+/* Runs `runs` times back to back and waits. graph: as replays of a recorded graph (of 20 runs where they are short),
+ * otherwise launch by launch. *seconds (may be NULL): by events on the device, from before the first to after the last.
+ */
+vla_status vla_mirror_run(vla_mirror *mirror, int64_t runs, bool graph, double *seconds, vla_error *error);
+/* Outputs and state to the host tensors, with guard_bytes after o as well (the device's are 0xff unless written). */
+vla_status vla_mirror_fetch(vla_mirror *mirror, int64_t guard_bytes, vla_error *error);
+
+/* One run of host tensors by a plan of any backend. */
+vla_status vla_plan_run_host(vla_plan *plan, const vla_problem *problem, vla_dtype dtype, const vla_tensors *host,
+                             vla_error *error);
+/* CUDA when a device is there and has the form (VLA_BEST: any) for this problem and dtype, else the CPU. */
+vla_backend vla_backend_auto(const vla_problem *problem, vla_form form, vla_dtype dtype);
+
+#endif
