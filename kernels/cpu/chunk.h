@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "kernels/cpu/block.h"
+#include "kernels/cpu/sigmoid.h"
 #include "kernels/kernel.h"
 #include "lib/base/sizes.h"
 
@@ -194,13 +195,6 @@ static __attribute__((unused)) void prefetch_chunk(const vla_call *call, int64_t
 INLINE void zero_rows(real *rows, int64_t from, int64_t to, int64_t ld)
 {
     if (from < to) memset(rows + from * ld, 0, (size_t)((to - from) * ld) * sizeof(real));
-}
-
-/* 1/(1 + exp(-x)) */
-INLINE real sigmoid(real x)
-{
-    const double e = exp(-fabs((double)x));
-    return (real)((x < 0 ? e : 1) / (1 + e));
 }
 
 /* Features of the queries of the chunk's `tokens` tokens. A bad query reaches its own row only. */

@@ -1,24 +1,33 @@
-/* linear, scan: the chunkwise form (linear_chunk_cpu.c) with the rows of S split over the workers, for long T with
- * fewer heads than workers. Rows of S are independent; every worker keeps n.
+/* linear, scan: the rows of S split over the workers, for long T with fewer heads than workers. Rows of S are
+ * independent: S += v kf^T ; n += kf ; o = S qf / max(n.qf, eps).
  *
  * q, k [B,H,T,dk], v, o [B,H,T,dv], S [B,H,dv,dk], n [B,H,dk].
  *
- * Cost: products against S are shared out, features, the Gram product and the denominators are made again by each
- * worker. Meant to beat: the chunk form when B H is below the number of workers. Unsupported: chunk above 256. A slice
- * is at least one 64-byte vector of values wide.
+ * Every slice makes the feature rows, n and the denominators itself, which costs less than to have them from another
+ * core, and goes through them with the two-token sweeps of the recurrent form, folds included (scan.h): features are
+ * what two workers do twice, so the gain stays below the number of workers. Meant to beat: the recurrent form for a
+ * single head. Unsupported: chunk above 256 (here: tokens between looks at the other stages). A slice is at least one
+ * 64-byte vector of values wide.
  */
-#include "kernels/cpu/linear_chunk.h"
-#include "kernels/cpu/slices.h"
+#include "kernels/cpu/scan.h"
+
+static const recurrent_kind kind = {.sum = 1};
+
+static void one_worker(void *context, int64_t item, int worker)
+{
+    (void)worker;
+    scan_worker(kind, context, item, chain_keys);
+}
 
 static vla_status workspace(const vla_problem *p, int threads, int64_t *bytes, vla_error *error)
 {
-    return slices_workspace(p, chunk_tokens(p, USUAL_CHUNK), threads, bytes, error);
+    return scan_workspace(kind, p, threads, bytes, error);
 }
 
 static vla_status run(const vla_call *call, vla_error *error)
 {
     (void)error;
-    return slices_run(call, chunk_tokens(call->problem, USUAL_CHUNK), linear_chunk_step);
+    return scan_run(kind, call, one_worker);
 }
 
 extern const vla_variant KERNEL(linear_scan_cpu);

@@ -12,6 +12,7 @@
 #define VLA_CPU_RECURRENT_H
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/panel.h"
+#include "kernels/cpu/sigmoid.h"
 #include "kernels/cpu/sweep.h"
 #include "kernels/kernel.h"
 #include "lib/base/sizes.h"
@@ -32,7 +33,9 @@ typedef struct recurrent {
     const vla_problem *p;
     const vla_tensors *t;
     int64_t head, dk, dv, wk, wv; /* wk, wv: padded widths */
-    real *A;                      /* [dk][wk] */
+    int64_t lead;                 /* row length of v and o, of which dv columns may be a slice */
+    real *A;                      /* [dk][wk]; scan, long runs: what was added since the last fold */
+    real *A_base, *A_lost;        /* [dk][wk] A at the last fold, and what rounding took from it; NULL: not folded */
     real *S;                      /* [dk][wv]; linear: what was written since the last fold */
     real *base, *lost;            /* [dk][wv], linear: S at the last fold, and what rounding took from it */
     real *qf, *kf, *kh, *uh;      /* [TOKENS][wk] */
@@ -63,7 +66,8 @@ static __attribute__((unused)) int64_t recurrent_carve(recurrent_kind kind, cons
                                                        recurrent *r)
 {
     int64_t used = 0;
-    r->dk = p->dk, r->dv = p->dv, r->wk = PAD(p->dk), r->wv = PAD(p->dv);
+    r->dk = p->dk, r->dv = r->lead = p->dv, r->wk = PAD(p->dk), r->wv = PAD(p->dv);
+    r->A_base = r->A_lost = NULL;
     r->A = kind.matrix ? take(base, &used, r->dk * r->wk) : NULL;
     r->S = take(base, &used, r->dk * r->wv);
     r->base = kind.residual ? NULL : take(base, &used, r->dk * r->wv);
@@ -106,12 +110,6 @@ static __attribute__((unused)) vla_status recurrent_workspace(recurrent_kind kin
 INLINE const real *row_of(const void *tensor, int64_t row, int64_t width)
 {
     return (const real *)tensor + row * width;
-}
-
-INLINE real sigmoid(real x)
-{
-    const double e = exp(-fabs((double)x));
-    return (real)((x < 0 ? e : 1) / (1 + e));
 }
 
 /* The gate of a token in every lane of the rows of S. */
@@ -200,7 +198,7 @@ INLINE void prepare(recurrent_kind kind, recurrent *r, int64_t from, int64_t cou
 /* A row of values as whole vectors: where it lies when it is one, else a padded copy. */
 INLINE const real *value_row(recurrent *r, int64_t token, int64_t slot)
 {
-    const real *v = row_of(r->t->v, token, r->dv);
+    const real *v = row_of(r->t->v, token, r->lead);
     if (r->dv % LANES == 0) return v;
     real *copy = r->v + slot * r->wv;
     memcpy(copy, v, (size_t)r->dv * sizeof(real));
@@ -210,13 +208,13 @@ INLINE const real *value_row(recurrent *r, int64_t token, int64_t slot)
 
 INLINE real *output_row(recurrent *r, int64_t token, int64_t slot)
 {
-    return r->dv % LANES == 0 ? (real *)r->t->o + token * r->dv : r->o + slot * r->wv;
+    return r->dv % LANES == 0 ? (real *)r->t->o + token * r->lead : r->o + slot * r->wv;
 }
 
 INLINE void output_done(recurrent *r, int64_t token, int64_t slot)
 {
     if (r->dv % LANES == 0) return;
-    memcpy((real *)r->t->o + token * r->dv, r->o + slot * r->wv, (size_t)r->dv * sizeof(real));
+    memcpy((real *)r->t->o + token * r->lead, r->o + slot * r->wv, (size_t)r->dv * sizeof(real));
 }
 
 /* Sweep of A: pending updates, and its products with `rows` rows for each of `tokens` tokens. In place (tokens = 1,
@@ -224,11 +222,20 @@ INLINE void output_done(recurrent *r, int64_t token, int64_t slot)
 INLINE void sweep_matrix(int tokens, int rows, recurrent *r, const real *x, const real *y)
 {
     const int64_t wk = r->wk;
-    sweep s = {.m = r->A, .rows = r->dk, .width = wk, .stride = wk, .x = {r->w, r->w + wk}, .y = {r->w, r->w + wk}};
+    sweep s = {.m = r->A,
+               .rows = r->dk,
+               .width = wk,
+               .stride = wk,
+               .x = {r->w, r->w + wk},
+               .y = {r->w, r->w + wk},
+               .base = r->A_base};
     for (int i = 0; i < 4; i++)
         s.c[i] = (rows == 1 || i % 2 == 0 ? x : y) + (rows == 1 ? i : i / 2) * wk, s.out[i] = r->ap + i * wk;
     if (r->in_place) {
         const sweep_kind shape = {0, rows, 1, 0, 0};
+        sweep_run(shape, &s);
+    } else if (r->A_base) {
+        const sweep_kind shape = {2, tokens * rows, 1, 0, 1};
         sweep_run(shape, &s);
     } else {
         const sweep_kind shape = {2, tokens * rows, 1, 0, 0};
@@ -332,18 +339,23 @@ INLINE void write_tokens(recurrent_kind kind, int tokens, recurrent *r, const re
     if (tokens == 2) output_done(r, token + 1, 1);
 }
 
-/* base += S once in FOLD_TOKENS, few enough for S alone to lose less than 1e-6 to rounding, with what rounding takes
- * from the sum kept for the next time. */
+/* base += recent, with what rounding takes from the sum kept for the next time; recent = 0. */
+static __attribute__((unused)) void fold_matrix(real *base, real *recent, real *lost_before, int64_t count)
+{
+    for (int64_t i = 0; i < count; i += LANES) {
+        const vec old = vload(base + i), more = vload(recent + i) + vload(lost_before + i), sum = old + more;
+        const vec grown = sum - old;
+        const vec lost = (old - (sum - grown)) + (more - grown);
+        vstore(lost_before + i, vselect(lost == lost, lost, vset(0))); /* an infinite sum has lost nothing */
+        vstore(base + i, sum);
+        vstore(recent + i, vset(0));
+    }
+}
+
+/* Once in FOLD_TOKENS, few enough for S alone to lose less than 1e-6 to rounding. */
 static __attribute__((unused)) void fold_state(recurrent *r)
 {
-    for (int64_t i = 0; i < r->dk * r->wv; i += LANES) {
-        const vec base = vload(r->base + i), more = vload(r->S + i) + vload(r->lost + i), sum = base + more;
-        const vec grown = sum - base;
-        const vec lost = (base - (sum - grown)) + (more - grown);
-        vstore(r->lost + i, vselect(lost == lost, lost, vset(0))); /* an infinite sum has lost nothing */
-        vstore(r->base + i, sum);
-        vstore(r->S + i, vset(0));
-    }
+    fold_matrix(r->base, r->S, r->lost, r->dk * r->wv);
     r->folded = true;
 }
 
