@@ -28,10 +28,16 @@ template <vla_op OP> layout plan(const vla_problem *p)
                          (OP == VLA_VLA ? l.dkp * l.dkp * 4 : 0);
     const int64_t fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
     l.stride = l.chunks < 1 ? 1 : l.chunks < fit ? l.chunks : fit > 1 ? fit : 1;
-    /* an inverse costs about a chunk: one a segment, and as many segments as run at once */
-    const int64_t at_once = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? 8 : 2), work = l.heads * l.stride;
-    l.per_segment = (int)(work > 16 * at_once ? 16 : (work + at_once - 1) / at_once);
-    if (l.per_segment < 1 || OP != VLA_VLA) l.per_segment = 1;
+    const int64_t stretches = l.chunks > 0 ? (l.chunks + l.stride - 1) / l.stride : 1; /* of one length, or nearly */
+    l.stride = l.chunks > 0 ? (l.chunks + stretches - 1) / stretches : 1;
+    /* an inverse costs about a chunk: one a segment, and no more segments than run at once */
+    const int64_t at_once = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? 8 : 2), most = 64;
+    int64_t each_segment = (l.heads * l.stride + at_once - 1) / at_once;
+    if (each_segment < 1) each_segment = 1;
+    while (each_segment < most && l.heads <= at_once &&
+           l.heads * ((l.stride + each_segment - 1) / each_segment) > at_once)
+        each_segment++;
+    l.per_segment = OP != VLA_VLA ? 1 : (int)(each_segment < most ? each_segment : most);
     l.segments = (l.stride + l.per_segment - 1) / l.per_segment;
     int64_t at = 0;
     const auto take = [&](int64_t bytes) {
