@@ -39,11 +39,12 @@ LIB_OBJS := $(patsubst %.c,$(OBJ)/%.o,$(filter-out $(REAL_SRC),$(wildcard lib/*/
 CPU_PLAIN := $(wildcard kernels/cpu/*_naive_cpu.c kernels/cpu/table.c)
 CPU_FAST := $(filter-out $(CPU_PLAIN),$(wildcard kernels/cpu/*_cpu.c)) $(REAL_SRC)
 
+FAST_OPT ?= -O2
 ISA_base :=
 ISA_avx2 := -mavx2 -mfma
 ISA_avx512 := -mavx512f -mavx512vl -mavx512dq -mavx512bw -mfma -mprefer-vector-width=512
 ISAS := base $(if $(filter x86_64 amd64,$(ARCH)),avx2 avx512)
-FAST_FLAGS := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
+FAST_FLAGS := $(FAST_OPT) -g1 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 ifdef SAN
 # The checks left out instrument every vector access, which the address sanitizer covers, and quadruple the build time.
 FAST_FLAGS := -O1 -ffp-contract=fast -fno-sanitize=null,alignment,object-size,bounds,pointer-overflow

@@ -126,7 +126,8 @@ static __attribute__((unused)) void block_ratio(real *n, real *carry, const real
     }
     block_sums(dot, den);
     for (int r = 0; r < BLOCK; r++)
-        den[r] = den[r] < (real)VLA_RATIO_EPS ? (real)VLA_RATIO_EPS : den[r]; /* NaN stays */
+        /* NaN stays; a denominator that overflowed becomes one, as S qf / infinity would be a plausible zero. */
+        den[r] = den[r] < (real)VLA_RATIO_EPS ? (real)VLA_RATIO_EPS : den[r] + (den[r] - den[r]);
 }
 
 #endif

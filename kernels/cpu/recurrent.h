@@ -138,7 +138,7 @@ INLINE void prepare_sum(recurrent *r, int64_t slot)
     const real den = vsum(dot);
     r->scale[slot] = r->p->op == VLA_VLA && r->p->output == VLA_PLAIN
                          ? 1
-                         : 1 / (den < (real)VLA_RATIO_EPS ? (real)VLA_RATIO_EPS : den);
+                         : 1 / (den < (real)VLA_RATIO_EPS ? (real)VLA_RATIO_EPS : den + (den - den)); /* overflow: NaN, not 0 */
 }
 
 INLINE void fold_sum(recurrent *r)
