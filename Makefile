@@ -123,9 +123,12 @@ $(BUILD)/test-gpu: $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/gpu/*.c)) $(BUILD)
 setup:
 	@scripts/setup.sh
 
+# nvcc without a device would only lengthen the demo's build.
+DEMO := $(if $(and $(NVCC),$(if $(wildcard /dev/nvidia[0-9]*),,none)),CUDA=0 BUILD=$(BUILD)/cpu,BUILD=$(BUILD))
+
 demo: setup
-	@$(MAKE) -j$$(nproc) --no-print-directory all
-	@scripts/demo.sh $(BUILD)
+	@$(MAKE) -j$$(nproc) --no-print-directory $(DEMO) all
+	@scripts/demo.sh $(patsubst BUILD=%,%,$(filter BUILD=%,$(DEMO)))
 
 test: setup
 	@$(MAKE) -j$$(nproc) --no-print-directory run-tests
