@@ -216,6 +216,11 @@ static void products_keep_their_scale(void **state)
     const vla_jacobian projection = vla_jacobian_of(2, 1, unit, unit);
     vla_product_multiply(&product, &projection);
     assert_int_equal(product.singular_at, 302);
+    vla_product_reset(&product);
+    const double bad[2] = {(double)NAN, 0};
+    const vla_jacobian broken = vla_jacobian_of(2, 1, bad, k);
+    vla_product_multiply(&product, &broken); /* not a number, and not "contracted to nothing" */
+    assert_true(isnan(product.log_scale) && !product.zero);
     vla_product_destroy(&product);
 }
 

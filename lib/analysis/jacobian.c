@@ -84,12 +84,14 @@ void vla_product_reset(vla_product *product)
     if (product->inverse) identity(product->inverse, product->dk);
 }
 
-/* Brings M to unit Frobenius norm and returns the logarithm taken out; -infinity for M = 0. */
+/* Brings M to unit Frobenius norm and returns the logarithm taken out; -infinity for M = 0, NaN for one not finite. */
 static double renormalise(double *M, int64_t d)
 {
     double top = 0;
-    for (int64_t i = 0; i < d * d; i++) top = fmax(top, fabs(M[i]));
-    if (!(top > 0)) return -INFINITY;
+    for (int64_t i = 0; i < d * d; i++)
+        if (!(fabs(M[i]) <= top)) top = fabs(M[i]); /* a NaN sticks */
+    if (top == 0) return -INFINITY;
+    if (!isfinite(top)) return (double)NAN;
     double sum = 0;
     for (int64_t i = 0; i < d * d; i++) {
         M[i] /= top;
@@ -108,7 +110,7 @@ void vla_product_multiply(vla_product *product, const vla_jacobian *j)
         if (j->g != 1.0) cblas_dscal(d * d, j->g, product->P, 1);
         cblas_dger(CblasRowMajor, d, d, -1.0, j->a, 1, product->row, 1, product->P, d);
         const double taken = renormalise(product->P, product->dk);
-        product->zero = !(taken > -INFINITY);
+        product->zero = taken == -INFINITY;
         product->log_scale += taken;
     }
     if (!product->inverse || product->singular_at) return;

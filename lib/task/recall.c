@@ -324,9 +324,8 @@ vla_status vla_recall_best(const vla_recall *recall, const double *sharpness, in
         one.memory.sharpness = sharpness[i];
         status = vla_recall_run(&one, pool, n, count, tried, error);
         for (int64_t j = 0; !status && j < count; j++) {
-            const double gain = tried[j].nearest.value - points[j].nearest.value;
-            const bool better = gain > 0 || (gain == 0 && tried[j].relative_error < points[j].relative_error);
-            if (i == 0 || better) points[j] = tried[j];
+            const double gain = i == 0 ? 1 : tried[j].nearest.value - points[j].nearest.value;
+            if (gain > 0 || (gain == 0 && tried[j].relative_error < points[j].relative_error)) points[j] = tried[j];
         }
     }
     vla_free(tried);
