@@ -69,10 +69,14 @@ GPU_LIBS = $(CUDA_LIBS) -lm -ldl
 
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 
+# Objects are made again when the flags they were made with change, so that CUDA=0, SAN=1 or another CC never mix in one folder.
+FLAGS_NOW := $(CC) $(CPPFLAGS) $(CFLAGS) $(FAST_FLAGS) $(NVFLAGS)
+$(shell mkdir -p $(OBJ) && echo '$(FLAGS_NOW)' | cmp -s - $(OBJ)/flags || echo '$(FLAGS_NOW)' > $(OBJ)/flags)
+
 .PHONY: all setup demo test run-tests test-gpu install clean format
 all: $(PROGRAMS) $(BUILD)/libvla.a $(BUILD)/libvla.so
 
-$(OBJ)/%.o: %.c
+$(OBJ)/%.o: %.c $(OBJ)/flags
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(Q)$(CC) $(CPPFLAGS) $(DEP_CFLAGS) $(CFLAGS) -c $< -o $@
@@ -83,14 +87,14 @@ $(OBJ)/lib/report/meta.o: CPPFLAGS += -DVLA_BUILD_COMMIT='"$(shell git rev-parse
 	-DVLA_BUILD_CFLAGS='"$(CFLAGS)"'
 
 define fast_rule
-$(OBJ)/%.$(1).$(2).o: %.c
+$(OBJ)/%.$(1).$(2).o: %.c $(OBJ)/flags
 	@mkdir -p $$(@D)
 	$$(call say,CC)
 	$$(Q)$$(CC) $$(CPPFLAGS) -DVLA_REAL_BITS=$(subst f,,$(1)) -DVLA_ISA_$(2) $$(CFLAGS) $$(FAST_FLAGS) $$(ISA_$(2)) -c $$< -o $$@
 endef
 $(foreach bits,f32 f64,$(foreach isa,$(ISAS),$(eval $(call fast_rule,$(bits),$(isa)))))
 
-$(OBJ)/%.cu.o: %.cu
+$(OBJ)/%.cu.o: %.cu $(OBJ)/flags
 	@mkdir -p $(@D)
 	$(call say,NVCC)
 	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -c $< -o $@
@@ -147,7 +151,7 @@ install: all
 	ln -sf libvla.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libvla.so.$(ABI)
 	ln -sf libvla.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libvla.so
 	install -m 644 lib/vla.h $(DESTDIR)$(PREFIX)/include
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' scripts/vla.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/vla.pc
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@CUDA_LIBS@|$(CUDA_LIBS)|' scripts/vla.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/vla.pc
 
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
