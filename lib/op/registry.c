@@ -53,16 +53,6 @@ bool vla_kernel_exists(vla_op op, vla_form form, vla_backend backend, vla_dtype 
     return kernel && vla_kernel_variant(kernel, dtype, VLA_ISA_AUTO, NULL);
 }
 
-/* The smallest lambda0 at which A keeps its digits. A starts at 1/lambda0 and shrinks along every u to about dk, so its
- * rounding error relative to what is left there is about eps/(lambda0 dk). Measured on real tensors, dk = 64: float32
- * outputs and states stay within 2e-5 (rls 2e-4) down to these and are noise three orders below; the float64 limits are
- * as far from that type's eps. */
-static double least_lambda0(vla_op op, vla_dtype dtype)
-{
-    const double least = dtype == VLA_F64 ? 1e-12 : 1e-4;
-    return op == VLA_RLS ? 10 * least : least;
-}
-
 bool vla_kernel_supports(const vla_kernel *kernel, const vla_problem *problem, vla_dtype dtype, char *reason,
                          size_t reason_size)
 {
@@ -70,12 +60,6 @@ bool vla_kernel_supports(const vla_kernel *kernel, const vla_problem *problem, v
     if (!variant) {
         snprintf(reason, reason_size, "%s/%s/%s has no %s kernel", vla_op_name(kernel->op), vla_form_name(kernel->form),
                  vla_backend_name(kernel->backend), vla_dtype_name(dtype));
-        return false;
-    }
-    const double least = least_lambda0(problem->op, dtype);
-    if (vla_op_has_A(problem->op) && problem->lambda0 < least) {
-        snprintf(reason, reason_size, "lambda0 %g below %g: A loses its digits in %s%s", problem->lambda0, least,
-                 vla_dtype_name(dtype), dtype == VLA_F64 ? "" : "; f64 goes further");
         return false;
     }
     return !variant->supports || variant->supports(problem, reason, reason_size);
