@@ -1,3 +1,4 @@
+#include "lib/measure/parameters.h"
 #include "lib/measure/run.h"
 #include "lib/op/registry.h"
 #include "lib/op/work.h"
@@ -35,28 +36,6 @@ static bool put_kernel(vla_record *r, const vla_run *run)
            vla_record_int(r, "B", p->B) && vla_record_int(r, "H", p->H) && vla_record_int(r, "T", p->T) &&
            vla_record_int(r, "Tk", p->Tk ? p->Tk : p->T) && vla_record_int(r, "dk", p->dk) &&
            vla_record_int(r, "dv", p->dv) && vla_record_int(r, "threads", run->threads);
-}
-
-static bool put_size_or_null(vla_record *r, const char *name, int64_t value)
-{
-    return value ? vla_record_int(r, name, value) : vla_record_null(r, name);
-}
-
-static bool put_problem(vla_record *r, const vla_run *run)
-{
-    static const char *const features[] = {"elu1", "silu", "identity"};
-    static const char *const gates[] = {"none", "token", "row"};
-    const vla_problem *p = &run->problem;
-    bool vla = p->op == VLA_VLA, has_A = vla_op_has_A(p->op);
-    bool ok = put_size_or_null(r, "chunk", p->chunk) && put_size_or_null(r, "segments", p->segments) &&
-              vla_record_string(r, "features", p->op == VLA_SOFTMAX ? NULL : features[p->features]) &&
-              vla_record_string(r, "qk_norm", p->qk_l2 ? "l2" : "none") &&
-              vla_record_string(r, "output", vla ? (p->output == VLA_PLAIN ? "plain" : "ratio") : NULL) &&
-              vla_record_string(r, "gate", p->op == VLA_DECAY ? gates[p->gate] : NULL) &&
-              vla_record_real(r, "lambda0", has_A ? p->lambda0 : (double)NAN);
-    return ok && (vla ? vla_record_bool(r, "no_normalise", p->no_normalise) : vla_record_null(r, "no_normalise")) &&
-           put_size_or_null(r, "refresh_period", vla ? p->refresh_period : 0) &&
-           vla_record_real(r, "refresh_eps", vla && p->refresh_period ? p->refresh_eps : (double)NAN);
 }
 
 static bool put_facts(vla_record *r, const vla_run *run, const vla_run_facts *f)
@@ -118,9 +97,10 @@ vla_record *vla_run_record(const vla_run *run, const vla_run_facts *facts, const
 {
     vla_record *r = vla_record_create("run");
     if (!r) return NULL;
-    if (put_case(r, run) && put_kernel(r, run) && put_problem(r, run) && put_facts(r, run, facts) &&
-        vla_record_string(r, "status", status) && vla_record_string(r, "reason", reason) &&
-        put_results(r, run, facts) && put_check(r, run) && vla_record_key(r, key_fields))
+    if (put_case(r, run) && put_kernel(r, run) && vla_cut_record(&run->problem, r) &&
+        vla_parameters_record(&run->problem, r) && put_facts(r, run, facts) && vla_record_string(r, "status", status) &&
+        vla_record_string(r, "reason", reason) && put_results(r, run, facts) && put_check(r, run) &&
+        vla_record_key(r, key_fields))
         return r;
     vla_record_destroy(r);
     return NULL;
