@@ -9,7 +9,7 @@
 
 typedef struct bench_options {
     vla_common common;
-    const char *mode, *pass, *baseline, *launch, *check;
+    const char *mode, *pass, *baseline, *launch, *cache, *check;
     vla_strings crossovers, from;
     vla_range depth;
     bool peak, profile;
@@ -29,8 +29,10 @@ vla_status bench_pairs(const bench_options *o, const vla_op *ops, int op_count, 
 /* What the options ask for, size by size. listing: every form and dtype that is built unless told otherwise. */
 vla_status bench_cases(const bench_options *o, bool listing, const vla_inputs *data, vla_cases *cases,
                        vla_error *error);
-/* cpu or cuda; says on stderr why auto takes the CPU. VLA_ERR_DEVICE when a device is asked for by name in vain. */
-vla_status bench_backend(const bench_options *o, vla_backend *backend, vla_error *error);
+/* use[backend] of --backend. VLA_ERR_DEVICE when a device is asked for by name in vain. */
+vla_status bench_backends(const bench_options *o, bool use[VLA_BACKENDS], vla_error *error);
+/* Says on stderr why auto takes the CPU: where the build or an option would make one expect the device. */
+void bench_note_backend(const bench_options *o);
 
 int bench_run(bench_options *o);
 int bench_list(bench_options *o);
@@ -39,6 +41,7 @@ int bench_merge(bench_options *o, const vla_strings *words);
 int bench_plot(bench_options *o);
 int bench_crossover(bench_options *o);
 int bench_fit(bench_options *o);
+int bench_verdict(bench_options *o);
 
 /* Readable tables and sentences on stdout. */
 void bench_print_samples(const vla_records *rows, bool verbose);

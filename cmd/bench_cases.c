@@ -16,24 +16,35 @@ static bool built_for_cuda(void)
     return false;
 }
 
-vla_status bench_backend(const bench_options *o, vla_backend *backend, vla_error *error)
+vla_status bench_backends(const bench_options *o, bool use[VLA_BACKENDS], vla_error *error)
 {
-    *backend = VLA_CPU;
-    if (!strcmp(o->common.backend, "cpu")) return VLA_OK;
-    const bool by_name = !strcmp(o->common.backend, "cuda");
+    const char *name = o->common.backend;
+    const bool automatic = !strcmp(name, "auto");
+    use[VLA_CPU] = !strncmp(name, "cpu", 3);
+    use[VLA_CUDA] = false;
+    if (!strcmp(name, "cpu")) return VLA_OK;
     vla_device_info info;
     vla_error why = {0};
     if (vla_device_query(&info, &why) == VLA_OK) {
-        *backend = VLA_CUDA;
+        use[VLA_CUDA] = true;
         return VLA_OK;
     }
-    if (by_name)
-        return vla_fail(error, VLA_ERR_DEVICE, "--backend cuda: %.300s; accepted here are cpu and auto", why.message);
-    const bool wants_device = o->launch || o->profile;
-    if (!o->common.quiet && (wants_device || o->common.verbose))
-        fprintf(stderr, "vla-bench: note: %s: using the CPU%s\n", why.message,
-                wants_device ? ", where --launch and --profile change nothing" : "");
+    if (!automatic)
+        return vla_fail(error, VLA_ERR_DEVICE, "--backend %s: %.300s; accepted here are cpu and auto", name,
+                        why.message);
+    use[VLA_CPU] = true;
     return VLA_OK;
+}
+
+void bench_note_backend(const bench_options *o)
+{
+    vla_device_info info;
+    vla_error why = {0};
+    const bool wants_device = o->launch || o->cache || o->profile;
+    if (o->common.quiet || strcmp(o->common.backend, "auto") || vla_device_query(&info, &why) == VLA_OK) return;
+    if (wants_device || o->common.verbose || built_for_cuda())
+        fprintf(stderr, "vla-bench: note: %s: using the CPU%s\n", why.message,
+                wants_device ? ", where --launch, --cache and --profile change nothing" : "");
 }
 
 /* Appends the pairs of one --crossover value, "vla,softmax" or "vla,softmax,delta,softmax". */
@@ -151,7 +162,8 @@ static vla_status add_case(builder *b, vla_op op, vla_form form, vla_dtype dtype
                   .mode = b->decode ? VLA_DECODE : VLA_PREFILL,
                   .depth = b->decode ? at->x : 0,
                   .threads = (int)at->threads,
-                  .graph = !b->o->launch || strcmp(b->o->launch, "stream") != 0};
+                  .graph = !b->o->launch || strcmp(b->o->launch, "stream") != 0,
+                  .cold = b->backend == VLA_CUDA && b->o->cache && !strcmp(b->o->cache, "cold")};
     vla_problem *p = &c.problem;
     p->dk = at->dk, p->dv = at->dv, p->chunk = at->chunk, p->segments = at->segments;
     p->Tk = b->decode && op == VLA_SOFTMAX ? at->x : 0;
@@ -303,6 +315,7 @@ static vla_status add_labels(builder *b, const vla_inputs *data, vla_error *erro
             return vla_fail(error, VLA_ERR_DEVICE, "--case %s: %.300s", c->cases.values[i], why.message);
         if (one.backend == VLA_AUTO) one.backend = b->backend;
         one.graph = !b->o->launch || strcmp(b->o->launch, "stream") != 0;
+        one.cold = one.backend == VLA_CUDA && b->o->cache && !strcmp(b->o->cache, "cold");
         if (one.problem.op == VLA_DECAY) one.problem.gate = b->gate;
         if (one.form == VLA_BEST) {
             one.best = true;
@@ -342,10 +355,14 @@ vla_status bench_cases(const bench_options *o, bool listing, const vla_inputs *d
     vla_range usual = {0};
     b.isa = VLA_ISA_AUTO;
     vla_isa_parse(o->common.isa, &b.isa);
-    /* Device forms are listed also where no device is. */
-    const bool cuda = listing && built_for_cuda() && strcmp(o->common.backend, "cpu");
-    const bool cpu = !listing || strcmp(o->common.backend, "cuda");
-    vla_status status = listing ? VLA_OK : bench_backend(o, &b.backend, error);
+    bool use[VLA_BACKENDS];
+    vla_status status = VLA_OK;
+    if (listing) { /* device forms also where no device is */
+        use[VLA_CUDA] = built_for_cuda() && strcmp(o->common.backend, "cpu");
+        use[VLA_CPU] = strcmp(o->common.backend, "cuda") != 0;
+    } else
+        status = bench_backends(o, use, error);
+    if (!status) b.backend = use[VLA_CPU] ? VLA_CPU : VLA_CUDA;
     if (!status && data) status = fixed_by_input(&o->common, data, error);
     if (!status && !b.decode && o->depth.count)
         status = vla_fail(error, VLA_ERR_ARGUMENT, "--depth: accepted only with --mode decode");
@@ -359,9 +376,10 @@ vla_status bench_cases(const bench_options *o, bool listing, const vla_inputs *d
             status = default_sizes(&b, data, &usual, error);
             sizes = &usual;
         }
-        if (!status && cpu) status = add_shapes(&b, data, sizes, error);
-        b.backend = VLA_CUDA;
-        if (!status && cuda) status = add_shapes(&b, data, sizes, error);
+        for (int backend = 0; backend < VLA_BACKENDS; backend++) {
+            b.backend = (vla_backend)backend;
+            if (!status && use[backend]) status = add_shapes(&b, data, sizes, error);
+        }
     }
     vla_range_free(&usual);
     if (!status) status = vla_cases_unique(cases, error);

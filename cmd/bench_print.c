@@ -57,6 +57,8 @@ void bench_print_samples(const vla_records *rows, bool verbose)
                                          {"backend", "backend", NULL, true},
                                          {"dtype", "dtype", NULL, true},
                                          {"mode", "mode", NULL, true},
+                                         {"launch", "launch", NULL, true},
+                                         {"cache", "cache", NULL, true},
                                          {"isa", "isa", NULL, true},
                                          {"threads", "threads", NULL, true},
                                          {"B", "B", NULL, true},
@@ -140,7 +142,8 @@ void bench_print_kind(const vla_records *rows, const char *kind)
                                          {"old_status", "old status", NULL, true},
                                          {"new_status", "new status", NULL, true},
                                          {"verdict", "verdict", NULL, false}};
-    static const vla_column peak[] = {{"dtype", "dtype", NULL, false},
+    static const vla_column peak[] = {{"backend", "backend", NULL, true},
+                                      {"dtype", "dtype", NULL, false},
                                       {"threads", "threads", NULL, false},
                                       {"flops_per_s", "matrix flop/s", "count", false},
                                       {"bytes_per_s", "copy byte/s", "count", false},
@@ -168,15 +171,23 @@ void bench_print_kind(const vla_records *rows, const char *kind)
                                       {"x_max", "measured to", NULL, false},
                                       {"estimate", "power laws meet at", "%.0f", false},
                                       {"extrapolated", "extrapolated", NULL, false}};
+    static const vla_column verdict[] = {{"claim", "claim", NULL, false},
+                                         {"part", "part", NULL, false},
+                                         {"source", "source", NULL, true},
+                                         {"verdict", "verdict", NULL, false},
+                                         {"value", "value", "%.5g", false},
+                                         {"lo", "lo", "%.5g", false},
+                                         {"hi", "hi", "%.5g", false},
+                                         {"claimed", "claimed", "%.5g", false},
+                                         {"condition", "condition", NULL, false}};
     static const struct {
         const char *kind;
         const vla_column *columns;
         int count;
-    } tables[] = {{"ratio", ratio, sizeof ratio / sizeof *ratio},
-                  {"compare", compare, sizeof compare / sizeof *compare},
-                  {"peak", peak, sizeof peak / sizeof *peak},
-                  {"fit", fit, sizeof fit / sizeof *fit},
-                  {"extrapolation", meet, sizeof meet / sizeof *meet}};
+    } tables[] = {
+        {"ratio", ratio, sizeof ratio / sizeof *ratio},      {"compare", compare, sizeof compare / sizeof *compare},
+        {"peak", peak, sizeof peak / sizeof *peak},          {"fit", fit, sizeof fit / sizeof *fit},
+        {"extrapolation", meet, sizeof meet / sizeof *meet}, {"verdict", verdict, sizeof verdict / sizeof *verdict}};
     bool any = false;
     for (int64_t i = 0; i < rows->count; i++) any |= !strcmp(vla_record_text(rows->rows[i], "kind", ""), kind);
     for (size_t i = 0; any && i < sizeof tables / sizeof *tables; i++)

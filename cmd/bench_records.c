@@ -5,6 +5,7 @@
 #include "lib/measure/compare.h"
 #include "lib/measure/curves.h"
 #include "lib/measure/figures.h"
+#include "lib/measure/verdict.h"
 #include "lib/op/registry.h"
 #include <stdio.h>
 #include <string.h>
@@ -152,6 +153,25 @@ static void show_fits(const vla_records *rows)
 int bench_fit(bench_options *o)
 {
     return conclude(o, find_fits, "no operator has two sizes with a time", show_fits);
+}
+
+static void show_verdicts(const vla_records *rows)
+{
+    bench_print_kind(rows, "verdict");
+}
+
+int bench_verdict(bench_options *o)
+{
+    vla_records rows = {0}, out = {0};
+    vla_error error = {0};
+    vla_status status = read_from(o, &rows, &error);
+    if (!status) status = vla_bench_verdicts(&rows, (uint64_t)o->common.seed, &out, &error);
+    if (!status && out.count == 0)
+        status = vla_fail(&error, VLA_ERR_FILE, "%s: no claim can be judged from these records", o->from.values[0]);
+    if (!status) status = deliver(o, &out, show_verdicts, &error);
+    vla_records_clear(&rows);
+    vla_records_clear(&out);
+    return status ? bench_fail(&error) : 0;
 }
 
 int bench_plot(bench_options *o)

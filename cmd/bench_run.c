@@ -71,6 +71,12 @@ static void on_progress(void *context, const char *label, double done, double to
     vla_progress_update(&s->progress, label, done, total);
 }
 
+static void on_note(void *context, const char *text)
+{
+    session *s = context;
+    if (!s->o->common.quiet) vla_progress_note(&s->progress, "vla-bench: note: %s", text);
+}
+
 static vla_status check_options(const bench_options *o, vla_error *error)
 {
     if (!strcmp(o->pass, "fwdbwd"))
@@ -114,6 +120,18 @@ static vla_status load_data(session *s, vla_error *error)
                     (long long)s->data.T, (long long)s->data.Tk);
 }
 
+/* A profiler wants one launch of one case. */
+static vla_status only_one(session *s, vla_error *error)
+{
+    const vla_case *c = &s->cases.items[0];
+    if (!s->o->profile || c->backend != VLA_CUDA) return VLA_OK;
+    s->pair_count = 0;
+    if (s->cases.count == 1) return VLA_OK;
+    return vla_fail(error, VLA_ERR_ARGUMENT,
+                    "--profile: these options make %lld cases; accepted is one, as --case or --filter say it",
+                    (long long)s->cases.count);
+}
+
 static vla_status open_session(session *s, vla_error *error)
 {
     const vla_common *c = &s->o->common;
@@ -137,6 +155,7 @@ static vla_status open_session(session *s, vla_error *error)
     }
     status = bench_pairs(s->o, ops, c->cases.count && s->o->crossovers.count == 0 ? 0 : op_count, s->pairs,
                          &s->pair_count, error);
+    if (!status) status = only_one(s, error);
     if (!status) status = read_earlier(s, error);
     if (!status && c->expect) status = vla_records_read(&s->expected, c->expect, error);
     return status;
@@ -172,6 +191,7 @@ static vla_status open_sweep(session *s, vla_error *error)
                                      .min_samples = c->min_samples,
                                      .noise = c->noise,
                                      .check_full = !strcmp(s->o->check, "full"),
+                                     .profile = s->o->profile,
                                      .seed = seed_of(s->o),
                                      .isa = isa,
                                      .data = s->has_data ? &s->data : NULL,
@@ -179,6 +199,7 @@ static vla_status open_sweep(session *s, vla_error *error)
                                      .context = s,
                                      .row = on_row,
                                      .progress = on_progress,
+                                     .note = on_note,
                                      .interrupted = vla_interrupted};
     return vla_sweep_create(&s->sweep, &config, &s->rows, error);
 }
@@ -207,25 +228,51 @@ static vla_status write_extra(session *s, vla_error *error)
     return status;
 }
 
+static vla_status add_peak(session *s, const char *backend, const char *dtype, int threads, double flops, double bytes,
+                           const char *library, vla_error *error)
+{
+    vla_record *r = vla_record_create("peak");
+    const bool ok = r && vla_record_string(r, "backend", backend) && vla_record_string(r, "dtype", dtype) &&
+                    (threads ? vla_record_int(r, "threads", threads) : vla_record_null(r, "threads")) &&
+                    vla_record_real(r, "flops_per_s", flops) && vla_record_real(r, "bytes_per_s", bytes) &&
+                    vla_record_string(r, "library", *library ? library : NULL);
+    if (ok && vla_records_push(&s->extra, r)) return VLA_OK;
+    vla_record_destroy(r);
+    return vla_fail(error, VLA_ERR_MEMORY, "peaks: out of memory");
+}
+
+/* Every arithmetic of the device; one that its library has not is left out. */
+static vla_status add_device_peaks(session *s, vla_peaks *peaks, vla_error *error)
+{
+    const bool all[VLA_ARITHS] = {true, true, true, true, true};
+    vla_error why = {0};
+    vla_status status = VLA_OK;
+    if (vla_peaks_device(peaks, all, 0.2, &why)) on_note(s, why.message);
+    for (int a = 0; !status && a < VLA_ARITHS; a++)
+        if (peaks->device[a] > 0)
+            status = add_peak(s, "cuda", vla_arith_name((vla_arith)a), 0, peaks->device[a], peaks->device_bytes_per_s,
+                              peaks->device_library, error);
+    return status;
+}
+
 static vla_status add_peaks(session *s, vla_error *error)
 {
     vla_peaks peaks = *vla_sweep_peaks(s->sweep);
-    const vla_case *c = &s->cases.items[0];
-    vla_peaks_matrix(&peaks, c->dtype, c->threads, 0.3);
-    vla_peaks_copy(&peaks, c->threads, 0.3);
-    for (int i = 0; i < peaks.count; i++) {
-        vla_record *r = vla_record_create("peak");
-        const bool ok = r && vla_record_string(r, "dtype", vla_dtype_name(peaks.matrix[i].dtype)) &&
-                        vla_record_int(r, "threads", peaks.matrix[i].threads) &&
-                        vla_record_real(r, "flops_per_s", peaks.matrix[i].flops_per_s) &&
-                        vla_record_real(r, "bytes_per_s", peaks.bytes_per_s) &&
-                        vla_record_string(r, "library", vla_peak_library());
-        if (!ok || !vla_records_push(&s->extra, r)) {
-            vla_record_destroy(r);
-            return vla_fail(error, VLA_ERR_MEMORY, "peaks: out of memory");
-        }
+    const vla_case *first = NULL;
+    bool device = false;
+    vla_status status = VLA_OK;
+    for (int64_t i = 0; i < s->cases.count; i++) {
+        device |= s->cases.items[i].backend == VLA_CUDA;
+        if (!first && s->cases.items[i].backend == VLA_CPU) first = &s->cases.items[i];
     }
-    return VLA_OK;
+    if (first) {
+        vla_peaks_matrix(&peaks, first->dtype, first->threads, 0.3);
+        vla_peaks_copy(&peaks, first->threads, 0.3);
+    }
+    for (int i = 0; first && !status && i < peaks.count; i++)
+        status = add_peak(s, "cpu", vla_dtype_name(peaks.matrix[i].dtype), peaks.matrix[i].threads,
+                          peaks.matrix[i].flops_per_s, peaks.bytes_per_s, vla_peak_library(), error);
+    return !status && device ? add_device_peaks(s, &peaks, error) : status;
 }
 
 static vla_status measure(session *s, vla_error *error)
@@ -259,6 +306,7 @@ static void print_warnings(const session *s)
         {"fewer samples than asked", "raise --time-limit"},
         {"noise target not met", "raise --time-limit, close other programs or accept more with --noise"},
         {"samples shorter than the clock allows", "raise --T or --H"},
+        {"clock held down", "let the device cool, or raise its power limit: times of such rows are too long"},
         {"slow first sample", "something was still warming up: raise --min-samples"},
         {"outliers", "other programs are using this machine"}};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
@@ -367,6 +415,7 @@ static int run_session(session *s, vla_error *error)
     if (open_session(s, error)) return bench_fail(error);
     if (s->o->common.dry_run) return dry_run(s, error);
     if (open_report(s, error)) return bench_fail(error);
+    if (s->o->common.cases.count == 0) bench_note_backend(s->o);
     if (!s->o->common.quiet) vla_setting_warn(stderr, "vla-bench");
     vla_status status = measure(s, error);
     /* What was measured is shown and kept, whatever happened. */

@@ -6,7 +6,7 @@
 
 static const char usage[] =
     "vla-bench [run] [OPTION]..\n"
-    "       vla-bench list | compare OLD NEW | merge FILE.. | plot | crossover | fit  [OPTION]..";
+    "       vla-bench list | compare OLD NEW | merge FILE.. | plot | crossover | fit | verdict  [OPTION]..";
 static const char summary[] =
     "Checks every case against float64, times it, and measures where one operator overtakes another.\n"
     "Without arguments: vla, softmax, linear, delta at T 128-4k, B 1, H 16, d 64, f32, crossover vla,softmax, 25 s.\n"
@@ -15,15 +15,17 @@ static const char summary[] =
     "  compare    two record files: what became slower (exit 5 with --fail-on slower)\n"
     "  merge      several record files into one; of equal measurements the last file's counts\n"
     "  plot, crossover, fit   figures, crossovers, exponents from the records of --from FILE; measures nothing\n"
+    "  verdict    what the records of --from FILE say about the paper's claims on speed and memory\n"
     "Exit: 0 passed, 1 a check failed, 2 usage, 3 files, 4 device, 5 --fail-on met, 130 interrupted.";
 
 static const char *const modes[] = {"prefill", "decode", NULL};
 static const char *const passes[] = {"fwd", "fwdbwd", NULL};
 static const char *const launches[] = {"graph", "stream", NULL};
+static const char *const caches[] = {"hot", "cold", NULL};
 static const char *const checks[] = {"sample", "full", NULL};
 static const char *const ops[] = {"softmax", "linear", "delta", "decay", "vla", "rls", NULL};
 
-enum { OWN = 11 };
+enum { OWN = 12 };
 
 static void own_options(bench_options *o, vla_option *rows)
 {
@@ -67,22 +69,28 @@ static void own_options(bench_options *o, vla_option *rows)
         {.name = "peak",
          .type = VLA_OPT_FLAG,
          .target = &o->peak,
-         .help = "also record the machine's matrix rate and copy bandwidth (default: off)"},
+         .help = "also record the matrix rates and the copy bandwidth (default: off)"},
         {.name = "launch",
          .type = VLA_OPT_CHOICE,
          .target = &o->launch,
          .argument = "HOW",
          .choices = launches,
          .help = "GPU: replay a graph or launch into a stream (default: graph)"},
+        {.name = "cache",
+         .type = VLA_OPT_CHOICE,
+         .target = &o->cache,
+         .argument = "HOW",
+         .choices = caches,
+         .help = "GPU: hot, or cold: tensors evicted from the L2 cache before each run (default: hot)"},
         {.name = "profile",
          .type = VLA_OPT_FLAG,
          .target = &o->profile,
-         .help = "GPU: mark the timed region for a profiler (default: off)"},
+         .help = "GPU: launch one case once for a profiler and time nothing (default: off)"},
         {.name = "from",
          .type = VLA_OPT_TEXTS,
          .target = &o->from,
          .argument = "FILE",
-         .help = "plot, crossover, fit: records to read, repeatable"},
+         .help = "plot, crossover, fit, verdict: records to read, repeatable"},
         {.name = NULL},
     };
     memcpy(rows, own, sizeof own);
@@ -110,9 +118,10 @@ static vla_status only_reads(const bench_options *o, const char *word, vla_error
 static vla_status check_command(const bench_options *o, const char *word, vla_error *error)
 {
     const bool measures = !strcmp(word, "run"), lists = !strcmp(word, "list");
-    const bool takes_from = !strcmp(word, "plot") || !strcmp(word, "crossover") || !strcmp(word, "fit");
+    const bool takes_from =
+        !strcmp(word, "plot") || !strcmp(word, "crossover") || !strcmp(word, "fit") || !strcmp(word, "verdict");
     if (o->from.count && !takes_from)
-        return vla_fail(error, VLA_ERR_ARGUMENT, "--from: accepted only with plot, crossover and fit");
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--from: accepted only with plot, crossover, fit and verdict");
     if (o->common.fail_on && !measures && strcmp(word, "compare"))
         return vla_fail(error, VLA_ERR_ARGUMENT, "--fail-on: accepted only with run and compare");
     if (o->common.fail_on && strcmp(o->common.fail_on, "slower"))
@@ -127,9 +136,9 @@ static int dispatch(bench_options *o, const vla_strings *words)
         const char *name;
         int (*plain)(bench_options *);
         int (*with_files)(bench_options *, const vla_strings *);
-    } commands[] = {{"run", bench_run, NULL},     {"list", bench_list, NULL}, {"compare", NULL, bench_compare},
-                    {"merge", NULL, bench_merge}, {"plot", bench_plot, NULL}, {"crossover", bench_crossover, NULL},
-                    {"fit", bench_fit, NULL}};
+    } commands[] = {{"run", bench_run, NULL},     {"list", bench_list, NULL},      {"compare", NULL, bench_compare},
+                    {"merge", NULL, bench_merge}, {"plot", bench_plot, NULL},      {"crossover", bench_crossover, NULL},
+                    {"fit", bench_fit, NULL},     {"verdict", bench_verdict, NULL}};
     const char *word = words->count ? words->values[0] : "run";
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (strcmp(word, commands[i].name)) continue;
@@ -139,7 +148,8 @@ static int dispatch(bench_options *o, const vla_strings *words)
         fprintf(stderr, "vla-bench: unexpected argument '%s' after %s; accepted are options\n", words->values[1], word);
         return 2;
     }
-    fprintf(stderr, "vla-bench: unknown command '%s'; accepted are run, list, compare, merge, plot, crossover, fit\n",
+    fprintf(stderr,
+            "vla-bench: unknown command '%s'; accepted are run, list, compare, merge, plot, crossover, fit, verdict\n",
             word);
     return 2;
 }

@@ -186,6 +186,9 @@ static vla_status settle(settings *s, const vla_strings *words, vla_error *error
     if (s->dtype_count == 0) s->dtypes[s->dtype_count++] = VLA_F32;
     s->isa = VLA_ISA_AUTO;
     s->backend = VLA_AUTO;
+    if (strchr(s->common.backend, ','))
+        return vla_fail(error, VLA_ERR_ARGUMENT,
+                        "--backend %s: both in one run are for vla-bench; accepted here is one", s->common.backend);
     if (strcmp(s->common.isa, "auto") != 0) vla_isa_parse(s->common.isa, &s->isa);
     if (strcmp(s->common.backend, "auto") != 0) vla_backend_parse(s->common.backend, &s->backend);
     if (s->backend != VLA_AUTO && !has_kernels(s->backend))

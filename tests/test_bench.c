@@ -5,6 +5,7 @@
 #include "lib/measure/fit.h"
 #include "lib/measure/search.h"
 #include "lib/measure/sweep.h"
+#include "lib/measure/verdict.h"
 #include "lib/measure/variant.h"
 #include "lib/op/registry.h"
 #include "lib/op/work.h"
@@ -158,7 +159,8 @@ static void prepare(fixture *f, vla_op op, int64_t H, int64_t T)
     if (op == VLA_DECAY) f->c.problem.gate = VLA_GATE_TOKEN;
     assert_int_equal(vla_exec_create(&f->exec, 2, VLA_ISA_AUTO, &error), VLA_OK);
     assert_int_equal(vla_inputs_synthetic(&f->inputs, &f->c.problem, 1, all, VLA_F64, &error), VLA_OK);
-    assert_int_equal(vla_bench_prepare(&f->bench, &f->c, f->exec, &f->inputs, NULL, false, 5, &error), VLA_OK);
+    const vla_bench_check how = {.seed = 5};
+    assert_int_equal(vla_bench_prepare(&f->bench, &f->c, f->exec, &f->inputs, NULL, &how, &error), VLA_OK);
 }
 
 static void release(fixture *f)
@@ -172,7 +174,7 @@ static vla_check check_again(fixture *f, bool full)
 {
     vla_check check;
     vla_error error = {0};
-    assert_int_equal(vla_check_run(&f->c, f->exec, &f->inputs, NULL, &f->bench.buffers, full, 5, &check, &error),
+    assert_int_equal(vla_check_run(&f->c, f->exec, &f->inputs, NULL, &f->bench.buffers, NULL, full, 5, &check, &error),
                      VLA_OK);
     return check;
 }
@@ -195,15 +197,56 @@ static void test_check_finds(void **state)
     assert_non_null(strstr(check.reason, "head 8, token 5"));
     o[last] = kept;
     assert_true(check_again(&f, false).pass);
-    kept = S[0];
-    S[0] += 1; /* a wrong final state is wrong */
-    assert_false(check_again(&f, false).pass);
-    S[0] = kept;
+    double *const parts[] = {S, f.bench.buffers.A, f.bench.buffers.n};
+    for (int i = 0; i < 3; i++) { /* a wrong final state is wrong, whichever part of it */
+        kept = parts[i][0];
+        parts[i][0] += 1;
+        assert_false(check_again(&f, false).pass);
+        parts[i][0] = kept;
+    }
     ((unsigned char *)o)[f.bench.buffers.o_bytes] = 0; /* one byte past the end */
     check = check_again(&f, false);
     assert_false(check.pass);
     assert_non_null(strstr(check.reason, "past the end"));
     release(&f);
+}
+
+/* References made before give the same verdict to the bit, for every form alike, and are found only for what they are.
+ */
+static void test_shared_references(void **state)
+{
+    (void)state;
+    static const vla_op ops[] = {VLA_VLA, VLA_DELTA, VLA_SOFTMAX};
+    for (int i = 0; i < 3; i++) {
+        fixture f;
+        vla_references known = {0};
+        vla_check check;
+        vla_error error = {0};
+        prepare(&f, ops[i], 9, 80);
+        double *o = f.bench.buffers.o;
+        o[0] += 1e-14;
+        assert_int_equal(vla_check_needs(&f.c, false, 5, &known, &error), VLA_OK);
+        assert_int_equal(vla_check_needs(&f.c, false, 5, &known, &error), VLA_OK);
+        f.c.problem.chunk = 16; /* cut otherwise, the same operator */
+        assert_int_equal(vla_check_needs(&f.c, false, 5, &known, &error), VLA_OK);
+        assert_int_equal(known.count, 4);
+        assert_true(vla_references_bytes(&known, 2) > 4 * 8 * 4);
+        assert_int_equal(vla_references_make(&known, &f.inputs, f.exec, &error), VLA_OK);
+        const vla_residual own = check_again(&f, false).residual;
+        assert_int_equal(
+            vla_check_run(&f.c, f.exec, &f.inputs, NULL, &f.bench.buffers, &known, false, 5, &check, &error), VLA_OK);
+        assert_true(own.residual > 0 && check.residual.residual == own.residual);
+        assert_int_equal(check.residual.compared, own.compared);
+        /* They are what is compared with: a wrong one fails a right result. */
+        for (int64_t k = 0; k < known.items[3].o.count; k++) ((double *)known.items[3].o.data)[k] += 1;
+        assert_int_equal(
+            vla_check_run(&f.c, f.exec, &f.inputs, NULL, &f.bench.buffers, &known, false, 5, &check, &error), VLA_OK);
+        assert_false(check.pass);
+        f.c.problem.lambda0 = 0.5;
+        assert_null(vla_references_find(&known, &f.c.problem, 0, known.items[0].rows));
+        vla_references_free(&known);
+        release(&f);
+    }
 }
 
 static void test_check_full_and_rows(void **state)
@@ -248,7 +291,8 @@ static void test_bench_of_odd_cases(void **state)
     ((double *)f.inputs.tensor[VLA_IN_K].data)[3 * 4] = NAN; /* token 3 of k */
     vla_bench_free(&f.bench);
     vla_error error = {0};
-    assert_int_equal(vla_bench_prepare(&f.bench, &f.c, f.exec, &f.inputs, NULL, false, 5, &error), VLA_OK);
+    const vla_bench_check how = {.seed = 5};
+    assert_int_equal(vla_bench_prepare(&f.bench, &f.c, f.exec, &f.inputs, NULL, &how, &error), VLA_OK);
     assert_int_equal(f.bench.status, VLA_ROW_FAIL); /* no time for data that is not a number */
     assert_non_null(strstr(f.bench.reason, "k is not finite at head 0, token 3"));
     release(&f);
@@ -368,6 +412,82 @@ static void test_fit_records(void **state)
     vla_settings_free(&settings);
     vla_records_clear(&rows);
     vla_records_clear(&out);
+}
+
+static const vla_record *verdict_of(const vla_records *out, const char *claim, const char *part)
+{
+    for (int64_t i = 0; i < out->count; i++)
+        if (!strcmp(vla_record_text(out->rows[i], "claim", ""), claim) &&
+            !strncmp(vla_record_text(out->rows[i], "part", ""), part, strlen(part)))
+            return out->rows[i];
+    fail_msg("no verdict for %s %s", claim, part);
+    return NULL;
+}
+
+static void expect_verdict(const vla_records *out, const char *claim, const char *part, const char *verdict,
+                           double value)
+{
+    const vla_record *r = verdict_of(out, claim, part);
+    assert_string_equal(vla_record_text(r, "verdict", ""), verdict);
+    assert_true(fabs(vla_record_number(r, "value", NAN) / value - 1) < 1e-3);
+    assert_non_null(strstr(vla_record_text(r, "replay", ""), "vla-bench --op "));
+    assert_true(strlen(vla_record_text(r, "condition", "")) > 10);
+}
+
+/* Times of known shape, and what they must be taken for. */
+static void test_verdicts(void **state)
+{
+    (void)state;
+    vla_records rows = {0}, out = {0};
+    vla_error error = {0};
+    for (int64_t T = 1024; T <= 131072; T *= 2) {
+        const double t = (double)T;
+        add(&rows, row("softmax", "chunk", T, 1e-9 * t * t, "ok")); /* meets vla at 10,000 */
+        vla_record_real(rows.rows[rows.count - 1], "peak_bytes", 512 * t);
+        add(&rows, row("linear", "chunk", T, 2e-6 * t, "ok"));
+        vla_record_real(rows.rows[rows.count - 1], "flops", 4 * t);
+        add(&rows, row("vla", "chunk", T, 1e-5 * t, "ok"));
+        vla_record_real(rows.rows[rows.count - 1], "flops", 12 * t);
+    }
+    add(&rows, row("vla", "stepwise", 1024, 0.4, "ok"));
+    add(&rows, row("vla", "recurrent", 1024, 0.02, "ok"));
+    assert_int_equal(vla_bench_verdicts(&rows, 1, &out, &error), VLA_OK);
+    expect_verdict(&out, "C1", "softmax", "holds", 2);
+    expect_verdict(&out, "C1", "vla", "holds", 1);
+    expect_verdict(&out, "C5", "time", "holds", 5);
+    expect_verdict(&out, "C5", "operations", "refuted", 3);
+    expect_verdict(&out, "C6", "one launch", "holds if", 20);
+    expect_verdict(&out, "C11", "measured", "refuted", 10000);
+    expect_verdict(&out, "C11", "extrapolated from the last 2", "holds", 10000);
+    expect_verdict(&out, "C19", "length", "refuted", 131072);
+    expect_verdict(&out, "C19", "memory", "holds", 1);
+    assert_non_null(strstr(vla_record_text(verdict_of(&out, "C11", "measured"), "replay", ""), "--T 1024-131072x2"));
+    vla_records_clear(&out);
+    for (int64_t i = 0; i < rows.count; i++) /* now as decode: T is the context */
+        if (vla_record_number(rows.rows[i], "T", 0) > 0) {
+            const double T = vla_record_number(rows.rows[i], "T", 0);
+            vla_record_string(rows.rows[i], "mode", "decode");
+            vla_record_int(rows.rows[i], "depth", (int64_t)T);
+            vla_record_real(rows.rows[i], "state_bytes",
+                            strcmp(vla_record_text(rows.rows[i], "op", ""), "softmax") ? 8192 : 256 * T);
+        }
+    assert_int_equal(vla_bench_verdicts(&rows, 1, &out, &error), VLA_OK);
+    expect_verdict(&out, "C18", "state", "holds", 1);
+    expect_verdict(&out, "C18", "time", "refuted", 128);
+    assert_int_equal(out.count, 2);
+    vla_records_clear(&out);
+    /* Another's table: judged by its own number, and nothing here replays it. */
+    for (int64_t i = 0; i < rows.count; i++) {
+        vla_record_string(rows.rows[i], "mode", "prefill");
+        vla_record_string(rows.rows[i], "source", "theirs");
+    }
+    assert_int_equal(vla_bench_verdicts(&rows, 1, &out, &error), VLA_OK);
+    const vla_record *r = verdict_of(&out, "C11", "extrapolated from the last 3");
+    assert_string_equal(vla_record_text(r, "verdict", ""), "refuted");
+    assert_null(vla_record_text(r, "replay", NULL));
+    assert_non_null(strstr(vla_record_text(r, "source", ""), "theirs, "));
+    vla_records_clear(&out);
+    vla_records_clear(&rows);
 }
 
 static void test_compare(void **state)
@@ -563,10 +683,12 @@ int main(void)
         cmocka_unit_test(test_key),
         cmocka_unit_test(test_work),
         cmocka_unit_test(test_check_finds),
+        cmocka_unit_test(test_shared_references),
         cmocka_unit_test(test_check_full_and_rows),
         cmocka_unit_test(test_curves),
         cmocka_unit_test(test_bench_of_odd_cases),
         cmocka_unit_test(test_fit_records),
+        cmocka_unit_test(test_verdicts),
         cmocka_unit_test(test_crossover_record),
         cmocka_unit_test(test_compare),
         cmocka_unit_test(test_merge_and_relate),

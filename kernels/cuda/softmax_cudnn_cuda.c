@@ -9,6 +9,7 @@
 #include "kernels/cuda/softmax_cudnn.h"
 #include "kernels/cuda/cudnn_abi.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/probe.h"
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
@@ -257,6 +258,17 @@ static vla_status fail(vla_cudnn *c, vla_error *error)
     char detail[200] = "";
     if (c->lib.last_error) c->lib.last_error(detail, sizeof detail);
     return vla_fail(error, VLA_ERR_UNSUPPORTED, "%s: %s (%.180s)", c->label, c->failed, detail);
+}
+
+const char *vla_cudnn_installed(char *buffer, size_t size)
+{
+    cudnn_library lib = {0};
+    if (size) *buffer = 0;
+    if (!open_library(&lib)) return buffer;
+    const size_t version = lib.version();
+    snprintf(buffer, size, "%zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
+    dlclose(lib.library);
+    return buffer;
 }
 
 vla_status vla_cudnn_create(vla_cudnn **result, const vla_problem *problem, vla_dtype dtype, vla_error *error)

@@ -63,7 +63,7 @@ void vla_strings_free(vla_strings *strings);
  * program's default. */
 typedef struct vla_common {
     vla_strings ops, forms, dtypes;
-    const char *backend; /* cpu cuda auto */
+    const char *backend; /* cpu cuda auto, or cpu,cuda */
     const char *isa;     /* auto base avx2 avx512 */
     vla_range B, H, T, d, dk, dv, chunk, segments, threads, seeds;
     double lambda0; /* 0.1 */

@@ -1,5 +1,6 @@
 /* The device in a build without CUDA: there is none, and every call says so. */
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/probe.h"
 #include "lib/base/status.h"
 #include <string.h>
 
@@ -108,6 +109,42 @@ vla_status vla_device_graph_launch(void *graph, void *stream, vla_error *error)
 void vla_device_graph_destroy(void *graph)
 {
     (void)graph;
+}
+vla_status vla_device_profiler(bool on, vla_error *error)
+{
+    (void)on;
+    return none(error);
+}
+vla_status vla_cublas_create(vla_cublas **cublas, vla_error *error)
+{
+    *cublas = NULL;
+    return none(error);
+}
+void vla_cublas_destroy(vla_cublas *cublas)
+{
+    (void)cublas;
+}
+const char *vla_cublas_label(const vla_cublas *cublas)
+{
+    (void)cublas;
+    return "";
+}
+vla_status vla_cublas_rate(vla_cublas *cublas, vla_arith arith, double seconds, double *flops_per_s, vla_error *error)
+{
+    (void)cublas, (void)arith, (void)seconds;
+    *flops_per_s = 0;
+    return none(error);
+}
+vla_status vla_device_copy_rate(double seconds, double *bytes_per_s, vla_error *error)
+{
+    (void)seconds;
+    *bytes_per_s = 0;
+    return none(error);
+}
+const char *vla_cudnn_installed(char *buffer, size_t size)
+{
+    if (size) *buffer = 0;
+    return buffer;
 }
 
 #endif

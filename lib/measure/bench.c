@@ -1,5 +1,6 @@
 #include "lib/measure/bench.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/probe.h"
 #include "lib/base/status.h"
 #include "lib/base/clock.h"
 #include "lib/op/registry.h"
@@ -7,7 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RUNS_A_SAMPLE = 20 };
+/* A device's sample is twenty runs back to back or 20 ms of them, whichever is less, and two at least: what
+ * launching costs is spread over them, and ten samples hold twenty runs. */
+enum { RUNS_A_SAMPLE = 20, FEWEST_RUNS = 2 };
+#define LONG_SAMPLE 0.02
+/* Seconds: a run so long is not repeated for nothing, and a sample of it is one run. */
+#define LONG_RUN 0.2
 
 static vla_status reset_state(void *context, vla_error *error)
 {
@@ -52,17 +58,31 @@ static vla_status become_row(vla_bench *b, vla_status status, const vla_error *w
     return VLA_OK;
 }
 
-static vla_status checked_run(vla_bench *b, bool check_full, uint64_t seed, vla_error *error)
+/* The first run loads code and plans; the next says what a run takes. */
+static vla_status guess_time(vla_bench *b, double begun, vla_error *error)
+{
+    b->run_seconds = vla_now() - begun;
+    if (!b->mirror) return VLA_OK;
+    b->device_bytes = vla_mirror_bytes(b->mirror) + vla_plan_workspace(b->plan);
+    if (b->device_seconds > LONG_RUN) {
+        b->run_seconds = b->device_seconds;
+        return VLA_OK;
+    }
+    return vla_mirror_run(b->mirror, 1, false, &b->run_seconds, error);
+}
+
+static vla_status checked_run(vla_bench *b, const vla_bench_check *how, vla_error *error)
 {
     vla_buffers_poison(&b->buffers);
     vla_status status = reset_state(b, error);
-    const double begun = vla_now();
     if (!status && b->c.backend == VLA_CUDA)
-        status = vla_mirror_create(&b->mirror, b->plan, &b->c.problem, b->c.dtype, &b->tensors, error);
+        status = vla_mirror_create(&b->mirror, b->plan, &b->c.problem, b->c.dtype, &b->tensors, b->c.cold, error);
+    const double begun = vla_now();
     if (!status) status = run_once(b, error);
-    b->run_seconds = vla_now() - begun;
+    if (!status) status = guess_time(b, begun, error);
     if (status || b->c.problem.T == 0) return status;
-    status = vla_check_run(&b->c, b->exec, b->inputs, b->start, &b->buffers, check_full, seed, &b->check, error);
+    status = vla_check_run(&b->c, b->exec, b->inputs, b->start, &b->buffers, how->known, how->full, how->seed,
+                           &b->check, error);
     if (status) return status;
     b->checksum = vla_buffers_checksum(&b->buffers);
     if (!b->check.pass) {
@@ -77,7 +97,7 @@ static vla_status checked_run(vla_bench *b, bool check_full, uint64_t seed, vla_
 }
 
 vla_status vla_bench_prepare(vla_bench *b, const vla_case *c, vla_exec *exec, const vla_inputs *inputs,
-                             const vla_buffers *start, bool check_full, uint64_t seed, vla_error *error)
+                             const vla_buffers *start, const vla_bench_check *how, vla_error *error)
 {
     vla_error why = {0};
     const double begun = vla_now();
@@ -88,8 +108,8 @@ vla_status vla_bench_prepare(vla_bench *b, const vla_case *c, vla_exec *exec, co
         vla_inputs_tensors(inputs, c->problem.op, &b->tensors);
         vla_buffers_bind(&b->buffers, &b->tensors);
         b->tensors.state_in = b->start != NULL;
-        b->inputs_checksum = vla_inputs_checksum(inputs);
-        status = checked_run(b, check_full, seed, &why);
+        if (c->backend == VLA_CPU) b->inputs_checksum = vla_inputs_checksum(inputs);
+        status = checked_run(b, how, &why);
     }
     b->prepare_seconds = vla_now() - begun;
     if (status) status = become_row(b, status, &why);
@@ -102,22 +122,50 @@ bool vla_bench_can_time(const vla_bench *b)
     return b->status == VLA_ROW_OK && b->c.problem.T > 0;
 }
 
+/* Memory that runs out on the way is the case's row as well. */
+static vla_status row_or_error(vla_bench *b, vla_status status, const vla_error *why, vla_error *error)
+{
+    if (status) status = become_row(b, status, why);
+    if (status && error) *error = *why;
+    return status;
+}
+
+static double device_floor(const vla_bench *b)
+{
+    double runs = LONG_SAMPLE / (b->device_seconds > 0 ? b->device_seconds : LONG_SAMPLE);
+    runs = runs > RUNS_A_SAMPLE ? RUNS_A_SAMPLE : runs < FEWEST_RUNS ? FEWEST_RUNS : runs;
+    if (b->device_seconds > LONG_RUN) runs = 1;
+    return 0.99 * runs * b->device_seconds;
+}
+
 vla_status vla_bench_start(vla_bench *b, const vla_stop_rule *rule, double floor, vla_error *error)
 {
+    vla_error why = {0};
+    vla_status status = VLA_OK;
     const vla_subject subject = {
         .context = b, .reset = b->start ? reset_state : NULL, .run = run, .elapsed = b->mirror ? device_seconds : NULL};
-    if (b->mirror) { /* at least twenty runs a sample, so that launching is spread over them */
-        vla_status status = run(b, 1, error);
-        if (!status) status = run(b, 1, error);
-        if (status) return status;
-        if (floor < RUNS_A_SAMPLE * b->device_seconds) floor = RUNS_A_SAMPLE * b->device_seconds;
+    if (b->mirror) {
+        status = run(b, 1, &why); /* records the graphs */
+        if (!status && b->device_seconds < LONG_RUN) status = run(b, 1, &why);
+        if (!status && floor < device_floor(b)) floor = device_floor(b);
     }
-    return vla_sampler_start(&b->sampler, &subject, rule, floor, error);
+    if (!status) status = vla_sampler_start(&b->sampler, &subject, rule, floor, &why);
+    return row_or_error(b, status, &why, error);
 }
 
 vla_status vla_bench_step(vla_bench *b, vla_error *error)
 {
-    return vla_sampler_step(&b->sampler, error);
+    vla_error why = {0};
+    const vla_status status = vla_sampler_step(&b->sampler, &why);
+    return row_or_error(b, status, &why, error);
+}
+
+vla_status vla_bench_profile(vla_bench *b, vla_error *error)
+{
+    vla_status status = reset_state(b, error);
+    if (!status) status = vla_device_profiler(true, error);
+    if (!status) status = vla_mirror_run(b->mirror, 1, false, NULL, error);
+    return status ? status : vla_device_profiler(false, error);
 }
 
 /* Clocks fall back within milliseconds of the last sample: read while a run is on its way is not possible from here, so
@@ -127,17 +175,27 @@ static void note_clock(vla_bench *b)
     vla_device_clocks clocks;
     if (!b->mirror || vla_device_clock(&clocks, NULL) != VLA_OK) return;
     b->sm_clock_hz = clocks.sm_hz;
+    b->sm_clock_max_hz = clocks.sm_max_hz;
     if (clocks.throttled) snprintf(b->throttle, sizeof b->throttle, "%.63s", clocks.reason);
+}
+
+static vla_status inputs_intact(const vla_bench *b, bool *intact, vla_error *error)
+{
+    if (b->mirror) return vla_mirror_inputs_intact(b->mirror, intact, error);
+    *intact = vla_inputs_checksum(b->inputs) == b->inputs_checksum;
+    return VLA_OK;
 }
 
 vla_status vla_bench_verify(vla_bench *b, vla_error *error)
 {
+    bool intact = true;
     note_clock(b);
     vla_status status = reset_state(b, error);
     if (!status) status = run_once(b, error);
+    if (!status) status = inputs_intact(b, &intact, error);
     if (status) return status;
     b->drifted = vla_buffers_checksum(&b->buffers) != b->checksum;
-    if (!vla_buffers_intact(&b->buffers) || vla_inputs_checksum(b->inputs) != b->inputs_checksum) {
+    if (!vla_buffers_intact(&b->buffers) || !intact) {
         b->status = VLA_ROW_FAIL;
         snprintf(b->reason, sizeof b->reason, "the kernel wrote outside its outputs while it was timed");
     }

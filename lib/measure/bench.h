@@ -19,10 +19,11 @@ typedef struct vla_bench {
     const vla_buffers *start; /* decode: the state every repeat begins with; NULL: from nothing */
     vla_buffers buffers;
     vla_tensors tensors;
-    vla_mirror *mirror;    /* device cases: tensors' copies there, made after the buffers */
-    double device_seconds; /* of the last runs, by events */
-    double sm_clock_hz;    /* after the last sample; 0: unknown */
-    char throttle[64];     /* why the clock was held down then */
+    vla_mirror *mirror;                  /* device cases: tensors' copies there, made after the buffers */
+    double device_seconds;               /* of the last runs, by events */
+    int64_t device_bytes;                /* taken there */
+    double sm_clock_hz, sm_clock_max_hz; /* after the last sample; 0: unknown */
+    char throttle[64];                   /* why the clock was held down then */
     vla_check check;
     vla_sampler sampler;
     uint64_t checksum, inputs_checksum;
@@ -30,13 +31,22 @@ typedef struct vla_bench {
     double prepare_seconds, run_seconds; /* the checked run alone: a first guess of the time */
 } vla_bench;
 
+/* What a case is compared with, and how thoroughly. */
+typedef struct vla_bench_check {
+    const vla_references *known; /* may be NULL */
+    bool full;
+    uint64_t seed;
+} vla_bench_check;
+
 /* Plans, runs once on poisoned outputs and checks. Skips, failed checks and lack of memory become status and reason;
  * the return value is for errors that end the whole run. T = 0 runs once, is ok and takes no samples. */
 vla_status vla_bench_prepare(vla_bench *bench, const vla_case *c, vla_exec *exec, const vla_inputs *inputs,
-                             const vla_buffers *start, bool check_full, uint64_t seed, vla_error *error);
+                             const vla_buffers *start, const vla_bench_check *how, vla_error *error);
 bool vla_bench_can_time(const vla_bench *bench);
 vla_status vla_bench_start(vla_bench *bench, const vla_stop_rule *rule, double floor, vla_error *error);
 vla_status vla_bench_step(vla_bench *bench, vla_error *error);
+/* Instead of sampling: one more run, launched by itself, as the only one that a profiler records. */
+vla_status vla_bench_profile(vla_bench *bench, vla_error *error);
 /* After the last sample: runs once more and compares outputs and inputs with those of the checked run. */
 vla_status vla_bench_verify(vla_bench *bench, vla_error *error);
 void vla_bench_free(vla_bench *bench);

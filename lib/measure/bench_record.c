@@ -32,10 +32,11 @@ static bool has(const vla_inputs *in, vla_input input)
     return in && in->tensor[input].data;
 }
 
-/* Inputs read, outputs and state written, and workspace. */
+/* Inputs read, outputs and state written, and workspace; on a device what was taken there. */
 static double footprint(const vla_bench *b)
 {
     const vla_problem *p = &b->c.problem;
+    if (b->mirror) return (double)b->device_bytes;
     double bytes = vla_work_bytes(p, b->c.dtype, has(b->inputs, VLA_IN_U), has(b->inputs, VLA_IN_B));
     bytes += (double)(b->buffers.S_bytes + b->buffers.A_bytes + b->buffers.n_bytes);
     return bytes + (b->plan ? (double)vla_plan_workspace(b->plan) : 0);
@@ -89,6 +90,12 @@ static bool put_warnings(vla_record *r, const vla_bench *b, const vla_summary *s
         char held[96];
         snprintf(held, sizeof held, "clock held down: %.63s", b->throttle);
         add_warning(text, sizeof text, held);
+    }
+    if (b->sm_clock_hz < 0.9 * b->sm_clock_max_hz) {
+        char low[96];
+        snprintf(low, sizeof low, "clock held down: at %.0f of %.0f MHz", 1e-6 * b->sm_clock_hz,
+                 1e-6 * b->sm_clock_max_hz);
+        add_warning(text, sizeof text, low);
     }
     if (s->n >= 5 && b->sampler.samples[0] > 1.5 * s->q3) add_warning(text, sizeof text, "slow first sample");
     if (10 * vla_outliers(b->sampler.samples, b->sampler.n, s) > s->n) add_warning(text, sizeof text, "outliers");

@@ -1,6 +1,7 @@
 #include "lib/measure/case.h"
 #include "lib/base/status.h"
 #include "lib/base/threads.h"
+#include "lib/measure/parameters.h"
 #include "lib/op/registry.h"
 #include <errno.h>
 #include <stdio.h>
@@ -128,26 +129,6 @@ static const char *const key_fields[] = {
     "launch", "features", "qk_norm", "output",  "no_normalise", "lambda0",  "refresh_period", "refresh_eps", "gate",
     "input",  "seed",     NULL};
 
-static bool put_parameters(const vla_problem *p, vla_record *r)
-{
-    static const char *const features[] = {"elu1", "silu", "identity"};
-    static const char *const gates[] = {NULL, "token", "row"};
-    const bool state = vla_op_has_A(p->op), refresh = p->refresh_period > 0;
-    return vla_record_string(r, "features", p->op == VLA_SOFTMAX ? NULL : features[p->features]) &&
-           vla_record_string(r, "qk_norm", p->qk_l2 ? "l2" : "none") &&
-           vla_record_string(r, "output", p->op == VLA_VLA ? (p->output == VLA_PLAIN ? "plain" : "ratio") : NULL) &&
-           vla_record_bool(r, "no_normalise", p->no_normalise) &&
-           (state ? vla_record_real(r, "lambda0", p->lambda0) : vla_record_null(r, "lambda0")) &&
-           (refresh ? vla_record_int(r, "refresh_period", p->refresh_period) : vla_record_null(r, "refresh_period")) &&
-           (refresh ? vla_record_real(r, "refresh_eps", p->refresh_eps) : vla_record_null(r, "refresh_eps")) &&
-           vla_record_string(r, "gate", p->op == VLA_DECAY ? gates[p->gate] : NULL);
-}
-
-static bool put_optional(vla_record *r, const char *name, int64_t value)
-{
-    return value ? vla_record_int(r, name, value) : vla_record_null(r, name);
-}
-
 bool vla_case_record(const vla_case *c, int64_t seed, const char *input, vla_record *r)
 {
     static const char *const arithmetic[VLA_DTYPES] = {"f64", "f32", "bf16", "f16"};
@@ -160,15 +141,15 @@ bool vla_case_record(const vla_case *c, int64_t seed, const char *input, vla_rec
            vla_record_string(r, "arith", arithmetic[c->dtype]) &&
            vla_record_string(r, "mode", vla_mode_name(c->mode)) && vla_record_string(r, "pass", "fwd") &&
            vla_record_int(r, "B", p->B) && vla_record_int(r, "H", p->H) && vla_record_int(r, "T", p->T) &&
-           put_optional(r, "depth", c->depth) && vla_record_int(r, "dk", p->dk) && vla_record_int(r, "dv", p->dv) &&
-           put_optional(r, "chunk", p->chunk) && put_optional(r, "segments", p->segments) &&
+           (c->depth ? vla_record_int(r, "depth", c->depth) : vla_record_null(r, "depth")) &&
+           vla_record_int(r, "dk", p->dk) && vla_record_int(r, "dv", p->dv) && vla_cut_record(p, r) &&
            vla_record_string(r, "isa", c->isa == VLA_ISA_AUTO ? NULL : vla_isa_name(c->isa)) &&
-           vla_record_int(r, "threads", c->threads) && vla_record_string(r, "cache", "hot") &&
+           vla_record_int(r, "threads", c->threads) && vla_record_string(r, "cache", c->cold ? "cold" : "hot") &&
            vla_record_string(r, "launch",
                              c->backend == VLA_CPU ? "call"
                              : c->graph            ? "graph"
                                                    : "stream") &&
-           put_parameters(p, r) && vla_record_string(r, "input", input) &&
+           vla_parameters_record(p, r) && vla_record_string(r, "input", input) &&
            (input ? vla_record_null(r, "seed") : vla_record_int(r, "seed", seed)) && vla_record_key(r, key_fields);
 }
 

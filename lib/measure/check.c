@@ -125,66 +125,20 @@ static void keep_worst(vla_check *check, const vla_residual_sum *sum)
     worst->compared += r.compared;
 }
 
-/* Whole heads: o and, for state operators, S. */
-static vla_status check_heads(const vla_case *c, const sample *heads, vla_exec *exec, const vla_inputs *inputs,
-                              const vla_buffers *start, const vla_buffers *buffers, vla_check *check, vla_error *error)
+/* The rows of o that are compared: a row of softmax costs O(T) alone. */
+static vla_rows choose_rows(const vla_case *c, bool full, uint64_t seed)
 {
-    vla_residual_sum sum[VLA_PARTS];
-    const vla_state begin = start ? state_of(start, c) : (vla_state){0};
-    vla_state end = state_of(buffers, c);
-    end.A.data = end.n.data = NULL;
-    const vla_judged judged = {.problem = &c->problem,
-                               .inputs = inputs,
-                               .dtype = c->dtype,
-                               .start = start ? &begin : NULL,
-                               .end = &end,
-                               .o = buffers->o};
-    vla_status status = vla_judge_heads(&judged, exec, heads->every ? NULL : heads->head, heads->count, sum, error);
-    if (status) return status;
-    keep_worst(check, &sum[VLA_PART_O]);
-    keep_worst(check, &sum[VLA_PART_S]);
-    return VLA_OK;
+    const bool some = c->problem.op == VLA_SOFTMAX && c->mode == VLA_PREFILL && !full && c->problem.T > SAMPLED_ROWS;
+    return (vla_rows){.count = some ? SAMPLED_ROWS : 0, .seed = some ? seed : 0};
 }
 
-/* Sampled rows of one head of softmax, one query each against the keys it may see. */
-static vla_status check_head_rows(const vla_case *c, int64_t head, vla_exec *exec, const vla_inputs *inputs,
-                                  const vla_buffers *buffers, vla_rng *rng, double *o, vla_residual_sum *sum,
-                                  vla_error *error)
+vla_status vla_check_needs(const vla_case *c, bool full, uint64_t seed, vla_references *references, vla_error *error)
 {
-    const vla_problem *p = &c->problem;
-    vla_inputs in;
-    vla_problem one = *p;
-    one.B = one.H = one.T = 1;
-    vla_status status = vla_judge_inputs(&in, inputs, p->op, head, error);
-    for (int r = 0; !status && r < SAMPLED_ROWS; r++) {
-        const int64_t row = r == 0 ? 0 : r == 1 ? p->T - 1 : (int64_t)vla_rng_below(rng, (uint64_t)p->T);
-        one.Tk = row + 1;
-        const vla_tensors t = {.q = (double *)in.tensor[VLA_IN_Q].data + row * p->dk,
-                               .k = in.tensor[VLA_IN_K].data,
-                               .v = in.tensor[VLA_IN_V].data,
-                               .o = o};
-        status = vla_judge_naive(&one, exec, &t, error);
-        if (!status)
-            vla_residual_add(
-                sum, (const char *)buffers->o + (size_t)((head * p->T + row) * p->dv) * vla_dtype_size(c->dtype),
-                c->dtype, o, p->dv);
-    }
-    vla_inputs_destroy(&in);
-    return status;
-}
-
-/* Affordable at any T. */
-static vla_status check_rows(const vla_case *c, const sample *heads, vla_exec *exec, const vla_inputs *inputs,
-                             const vla_buffers *buffers, uint64_t seed, vla_check *check, vla_error *error)
-{
-    void *o;
-    vla_rng rng = vla_rng_seed(seed, 78);
-    vla_residual_sum sum = {0};
-    vla_status status = vla_alloc(&o, c->problem.dv, sizeof(double), "o for the check", error);
-    for (int64_t i = 0; !status && i < heads->count; i++)
-        status = check_head_rows(c, heads->every ? i : heads->head[i], exec, inputs, buffers, &rng, o, &sum, error);
-    vla_free(o);
-    keep_worst(check, &sum);
+    const sample heads = choose_heads(c, full, seed);
+    vla_status status = VLA_OK;
+    for (int64_t i = 0; !status && i < heads.count; i++)
+        status = vla_references_add(references, &c->problem, heads.every ? i : heads.head[i],
+                                    choose_rows(c, full, seed), error);
     return status;
 }
 
@@ -207,19 +161,33 @@ static void judge_result(const vla_case *c, const vla_buffers *buffers, vla_chec
 }
 
 vla_status vla_check_run(const vla_case *c, vla_exec *exec, const vla_inputs *inputs, const vla_buffers *start,
-                         const vla_buffers *buffers, bool full, uint64_t seed, vla_check *check, vla_error *error)
+                         const vla_buffers *buffers, const vla_references *known, bool full, uint64_t seed,
+                         vla_check *check, vla_error *error)
 {
     const sample heads = choose_heads(c, full, seed);
-    const bool rows = c->problem.op == VLA_SOFTMAX && c->mode == VLA_PREFILL && !full && c->problem.T > SAMPLED_ROWS;
-    *check = (vla_check){0};
+    const vla_rows rows = choose_rows(c, full, seed);
     const double begun = vla_now();
-    vla_status status = rows ? check_rows(c, &heads, exec, inputs, buffers, seed, check, error)
-                             : check_heads(c, &heads, exec, inputs, start, buffers, check, error);
-    check->seconds = vla_now() - begun;
+    double reference = 0;
+    vla_residual_sum sum[VLA_PARTS];
+    const vla_state begin = start ? state_of(start, c) : (vla_state){0}, end = state_of(buffers, c);
+    const vla_judged judged = {.problem = &c->problem,
+                               .inputs = inputs,
+                               .dtype = c->dtype,
+                               .start = start ? &begin : NULL,
+                               .end = &end,
+                               .o = buffers->o,
+                               .rows = rows,
+                               .known = known};
+    *check = (vla_check){0};
+    vla_status status =
+        vla_judge_heads(&judged, exec, heads.every ? NULL : heads.head, heads.count, sum, &reference, error);
+    const double own = vla_now() - begun;
+    check->seconds = own > reference ? own : reference; /* shared ones were made before */
     if (status) return status;
-    if (heads.every && !rows)
+    for (int part = 0; part < VLA_PART_ALPHA; part++) keep_worst(check, &sum[part]);
+    if (heads.every && !rows.count)
         snprintf(check->checked, sizeof check->checked, "all");
-    else if (rows)
+    else if (rows.count)
         snprintf(check->checked, sizeof check->checked, "%lld heads, %d rows", (long long)heads.count, SAMPLED_ROWS);
     else
         snprintf(check->checked, sizeof check->checked, "%lld heads", (long long)heads.count);

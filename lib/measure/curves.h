@@ -7,6 +7,7 @@
 /* What two rows must share to lie in one picture. */
 typedef struct vla_setting {
     char backend[8], dtype[8], mode[12];
+    char launch[8], cache[8]; /* on a device; "" elsewhere */
     int64_t B, H, dk, dv, threads;
 } vla_setting;
 

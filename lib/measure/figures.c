@@ -115,8 +115,9 @@ static vla_status open_page(page *p, const vla_records *rows, const vla_setting 
     if (status) return status;
     p->numbers = calloc((size_t)(MOST_SERIES * 4 * (p->length + 1)), sizeof *p->numbers);
     if (!p->numbers) return vla_fail(error, VLA_ERR_MEMORY, "figures: out of memory");
+    const char *machine = strcmp(setting->backend, "cuda") ? "cpu" : "gpu";
     for (int64_t i = 0; i < rows->count && !*cpu; i++)
-        snprintf(cpu, sizeof cpu, "%s", vla_record_text(rows->rows[i], "cpu", ""));
+        snprintf(cpu, sizeof cpu, "%s", vla_record_text(rows->rows[i], machine, ""));
     snprintf(p->caption, sizeof p->caption, "%s%s%s", vla_setting_text(setting, text, sizeof text), *cpu ? ", " : "",
              cpu);
     add_marks(p, rows, setting);
@@ -204,6 +205,101 @@ static vla_status draw_decode(const drawing *d, page *p, vla_error *error)
                 error);
 }
 
+/* Crossovers against the width (by heads) or against the heads (by width): a series is what shares all else. */
+enum { MOST_FOUND = 256 };
+
+typedef struct found {
+    const vla_record *row;
+    double x, other; /* d and B*H, or the other way */
+    char kind[96];   /* a, b, backend, dtype, mode, launch, cache */
+} found;
+
+static int by_series(const void *p, const void *q)
+{
+    const found *a = p, *b = q;
+    const int order = strcmp(a->kind, b->kind);
+    if (order) return order;
+    if (a->other < b->other || a->other > b->other) return a->other < b->other ? -1 : 1;
+    return (a->x > b->x) - (a->x < b->x);
+}
+
+static int gather(const vla_records *rows, bool against_heads, found *all)
+{
+    int n = 0;
+    for (int64_t i = 0; i < rows->count && n < MOST_FOUND; i++) {
+        const vla_record *r = rows->rows[i];
+        const double heads = vla_record_number(r, "B", NAN) * vla_record_number(r, "H", NAN);
+        const double dk = vla_record_number(r, "dk", NAN), dv = vla_record_number(r, "dv", NAN);
+        if (strcmp(vla_record_text(r, "kind", ""), "crossover") || strcmp(vla_record_text(r, "state", ""), "found") ||
+            !(heads > 0) || !(dk > 0) || !(dk <= dv && dk >= dv))
+            continue;
+        found *f = &all[n++];
+        *f = (found){.row = r, .x = against_heads ? heads : dk, .other = against_heads ? dk : heads};
+        snprintf(f->kind, sizeof f->kind, "%.16s and %.16s, %.8s %.8s %.8s%s%.8s%s%.8s", vla_record_text(r, "a", ""),
+                 vla_record_text(r, "b", ""), vla_record_text(r, "backend", ""), vla_record_text(r, "dtype", ""),
+                 vla_record_text(r, "mode", ""), vla_record_text(r, "launch", NULL) ? " " : "",
+                 vla_record_text(r, "launch", ""), vla_record_text(r, "cache", NULL) ? " " : "",
+                 vla_record_text(r, "cache", ""));
+    }
+    qsort(all, (size_t)n, sizeof *all, by_series);
+    return n;
+}
+
+static bool same_series(const found *a, const found *b)
+{
+    return !strcmp(a->kind, b->kind) && a->other <= b->other && a->other >= b->other;
+}
+
+/* Series of at least two points, each point once (the last record of it counts). */
+static void fill_crossings(page *p, const found *all, int n, bool against_heads)
+{
+    for (int from = 0, to; from < n && p->series_count < MOST_SERIES; from = to) {
+        const int s = p->series_count;
+        int64_t points = 0;
+        double *x = column(p, s, 0), *y = column(p, s, 1), *low = column(p, s, 2), *high = column(p, s, 3);
+        for (to = from; to < n && same_series(&all[from], &all[to]); to++) {
+            if (points > 0 && x[points - 1] >= all[to].x) points--;
+            x[points] = all[to].x;
+            low[points] = vla_record_number(all[to].row, "lo", NAN);
+            high[points] = vla_record_number(all[to].row, "hi", NAN);
+            y[points] = vla_record_number(all[to].row, "estimate", sqrt(low[points] * high[points]));
+            points++;
+        }
+        if (points < 2) continue;
+        snprintf(p->titles[s], sizeof p->titles[s], against_heads ? "d = %.0f" : "B x H = %.0f", all[from].other);
+        p->series[s] = (vla_series){p->titles[s], VLA_QUARTILES, points, x, y, low, high};
+        if (p->series_count++ == 0) snprintf(p->caption, sizeof p->caption, "%s", all[from].kind);
+    }
+}
+
+static vla_status draw_crossings(const char *directory, const vla_records *rows, bool against_heads,
+                                 vla_figures_done *done, vla_error *error)
+{
+    const drawing d = {directory, "", done};
+    page p = {.length = MOST_FOUND};
+    found *all = calloc(MOST_FOUND, sizeof *all);
+    p.numbers = calloc((size_t)(MOST_SERIES * 4 * (p.length + 1)), sizeof *p.numbers);
+    vla_status status = all && p.numbers ? VLA_OK : vla_fail(error, VLA_ERR_MEMORY, "figures: out of memory");
+    if (!status) fill_crossings(&p, all, gather(rows, against_heads, all), against_heads);
+    if (!status && p.series_count > 0)
+        status = draw(&d, &p, against_heads ? "crossover_heads" : "crossover_width", "Measured crossover",
+                      against_heads ? "heads B x H" : "width d", "tokens T, bars: the bracket", false, error);
+    free(all);
+    free(p.numbers);
+    return status;
+}
+
+static void setting_suffix(const vla_setting *s, char *text, size_t size)
+{
+    const int used = snprintf(text, size, "_%s_%s_B%lld_H%lld_K%lld_V%lld", s->backend, s->dtype, (long long)s->B,
+                              (long long)s->H, (long long)s->dk, (long long)s->dv);
+    const size_t at = used < 0 || (size_t)used > size ? size : (size_t)used;
+    if (*s->launch)
+        snprintf(text + at, size - at, "_%s_%s", s->launch, s->cache);
+    else
+        snprintf(text + at, size - at, "_N%lld", (long long)s->threads);
+}
+
 vla_status vla_bench_figures(const char *directory, const vla_records *rows, vla_figures_done *done, vla_error *error)
 {
     vla_settings settings;
@@ -215,9 +311,7 @@ vla_status vla_bench_figures(const char *directory, const vla_records *rows, vla
         const vla_setting *s = &settings.items[i];
         const bool decode = vla_setting_decode(s);
         char suffix[96] = "";
-        if (of_mode[decode] > 1)
-            snprintf(suffix, sizeof suffix, "_%s_%s_B%lld_H%lld_K%lld_V%lld_N%lld", s->backend, s->dtype,
-                     (long long)s->B, (long long)s->H, (long long)s->dk, (long long)s->dv, (long long)s->threads);
+        if (of_mode[decode] > 1) setting_suffix(s, suffix, sizeof suffix);
         const drawing d = {directory, suffix, done};
         page p;
         status = open_page(&p, rows, s, error);
@@ -225,5 +319,6 @@ vla_status vla_bench_figures(const char *directory, const vla_records *rows, vla
         close_page(&p);
     }
     vla_settings_free(&settings);
-    return status;
+    if (!status) status = draw_crossings(directory, rows, false, done, error);
+    return status ? status : draw_crossings(directory, rows, true, done, error);
 }

@@ -2,6 +2,7 @@
 #include "lib/base/sizes.h"
 #include "lib/base/clock.h"
 #include <cblas.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -138,4 +139,34 @@ double vla_peaks_copy(vla_peaks *peaks, int threads, double seconds)
     if (seconds > 0 && !vla_peak_copy(threads, seconds, &rate, NULL) && rate > peaks->bytes_per_s)
         peaks->bytes_per_s = rate;
     return peaks->bytes_per_s;
+}
+
+vla_arith vla_arith_of(vla_dtype dtype)
+{
+    static const vla_arith ariths[VLA_DTYPES] = {VLA_ARITH_F64, VLA_ARITH_F32, VLA_ARITH_BF16, VLA_ARITH_F16};
+    return ariths[dtype];
+}
+
+const char *vla_arith_name(vla_arith arith)
+{
+    static const char *const names[VLA_ARITHS] = {"f64", "f32", "tf32", "bf16", "f16"};
+    return names[arith];
+}
+
+vla_status vla_peaks_device(vla_peaks *peaks, const bool wanted[VLA_ARITHS], double seconds, vla_error *error)
+{
+    vla_cublas *cublas = NULL;
+    bool missing = false;
+    vla_status status = VLA_OK;
+    if (!(peaks->device_bytes_per_s > 0)) status = vla_device_copy_rate(seconds, &peaks->device_bytes_per_s, error);
+    for (int a = 0; a < VLA_ARITHS; a++) missing |= wanted[a] && !(peaks->device[a] > 0);
+    if (status || !missing) return status;
+    status = vla_cublas_create(&cublas, error);
+    if (status) return status;
+    snprintf(peaks->device_library, sizeof peaks->device_library, "%s", vla_cublas_label(cublas));
+    for (int a = 0; !status && a < VLA_ARITHS; a++)
+        if (wanted[a] && !(peaks->device[a] > 0))
+            status = vla_cublas_rate(cublas, (vla_arith)a, seconds, &peaks->device[a], error);
+    vla_cublas_destroy(cublas);
+    return status;
 }

@@ -63,7 +63,7 @@ static vla_status check(vla_run *run, vla_exec *exec, const vla_inputs *inputs, 
                                .o = run->o.data,
                                .alpha = run->alpha.data};
     vla_residual_sum sum[VLA_PARTS];
-    vla_status status = vla_judge_heads(&judged, exec, NULL, run->problem.B * run->problem.H, sum, error);
+    vla_status status = vla_judge_heads(&judged, exec, NULL, run->problem.B * run->problem.H, sum, NULL, error);
     if (status != VLA_OK) return status;
     run->checked = run->pass = true;
     run->limit = vla_residual_limit(run->problem.op, run->dtype);

@@ -9,6 +9,9 @@
 static bool in_setting(const vla_case *c, const vla_setting *s)
 {
     const vla_problem *p = &c->problem;
+    if (c->backend == VLA_CUDA &&
+        (strcmp(c->graph ? "graph" : "stream", s->launch) || strcmp(c->cold ? "cold" : "hot", s->cache)))
+        return false;
     return !strcmp(vla_backend_name(c->backend), s->backend) && !strcmp(vla_dtype_name(c->dtype), s->dtype) &&
            !strcmp(vla_mode_name(c->mode), s->mode) && p->B == s->B && p->H == s->H && p->dk == s->dk &&
            p->dv == s->dv && c->threads == s->threads;

@@ -1,6 +1,8 @@
 #include "lib/measure/sweep.h"
+#include "kernels/cuda/device.h"
 #include "lib/base/sizes.h"
 #include "lib/base/status.h"
+#include "lib/base/threads.h"
 #include "lib/base/clock.h"
 #include "lib/device/mirror.h"
 #include "lib/measure/variant.h"
@@ -27,6 +29,7 @@ struct vla_sweep {
     int exec_count;
     vla_variants variants;
     vla_peaks peaks;
+    bool peaks_missing; /* the device's cannot be measured */
     vla_sweep_counts counts;
     double done, total; /* for the progress bar: cases */
 };
@@ -145,7 +148,8 @@ typedef struct group {
     vla_inputs step;   /* decode: its last token */
     vla_inputs cached; /* decode, softmax: the last query with every key; borrowed pointers */
     vla_bench *benches;
-    vla_buffers *starts; /* decode: the state each step begins with */
+    vla_buffers *starts;  /* decode: the state each step begins with */
+    vla_references known; /* prefill */
     int64_t count;
 } group;
 
@@ -157,6 +161,7 @@ static void free_group(group *g)
     }
     vla_inputs_destroy(&g->whole);
     vla_inputs_destroy(&g->step);
+    vla_references_free(&g->known);
     free(g->benches);
     free(g->starts);
     *g = (group){0};
@@ -209,6 +214,36 @@ static vla_status make_start(const vla_case *c, vla_exec *exec, const vla_inputs
     return status;
 }
 
+static uint64_t check_seed(const vla_sweep *s, const vla_case *c)
+{
+    return (uint64_t)s->config.seed + (uint64_t)c->problem.T;
+}
+
+static bool runs(const vla_case *c)
+{
+    char reason[160];
+    const vla_kernel *kernel = vla_kernel_find(c->problem.op, c->form, c->backend);
+    return kernel && vla_kernel_supports(kernel, &c->problem, c->dtype, reason, sizeof reason);
+}
+
+/* What the cases will be compared with, each once and all side by side; where that does not fit into memory every case
+ * makes its own instead, head by head. */
+static vla_status make_references(vla_sweep *s, group *g, const vla_case *cases, int64_t count, vla_error *error)
+{
+    vla_exec *exec;
+    vla_status status = exec_for(s, vla_cpu_count(), &exec, error);
+    for (int64_t i = 0; !status && i < count; i++)
+        if (cases[i].mode == VLA_PREFILL && cases[i].problem.T > 0 && runs(&cases[i]))
+            status = vla_check_needs(&cases[i], s->config.check_full, check_seed(s, &cases[i]), &g->known, error);
+    const bool fits = vla_references_bytes(&g->known, vla_exec_threads(exec)) < 0.3 * (double)vla_memory_available();
+    if (!status && fits && g->known.count) status = vla_references_make(&g->known, &g->whole, exec, error);
+    if (status == VLA_ERR_MEMORY) {
+        vla_references_free(&g->known);
+        return VLA_OK;
+    }
+    return status;
+}
+
 static vla_status prepare_one(vla_sweep *s, group *g, const vla_case *c, vla_error *error)
 {
     vla_exec *exec;
@@ -222,6 +257,7 @@ static vla_status prepare_one(vla_sweep *s, group *g, const vla_case *c, vla_err
     vla_buffers *start = &g->starts[g->count];
     vla_bench *bench = &g->benches[g->count];
     if (decode && state) status = make_start(c, exec, &g->whole, start, &why);
+    if (status) vla_buffers_free(start);
     if (status == VLA_ERR_UNSUPPORTED || status == VLA_ERR_MEMORY)
         return add_empty(s, c, status == VLA_ERR_MEMORY ? VLA_ROW_OOM : VLA_ROW_SKIP, why.message, error);
     if (status) {
@@ -229,9 +265,20 @@ static vla_status prepare_one(vla_sweep *s, group *g, const vla_case *c, vla_err
         return status;
     }
     const vla_inputs *inputs = !decode ? &g->whole : state ? &g->step : &g->cached;
+    const vla_bench_check how = {&g->known, s->config.check_full, check_seed(s, c)};
     g->count++;
-    return vla_bench_prepare(bench, c, exec, inputs, decode && state ? start : NULL, s->config.check_full,
-                             (uint64_t)s->config.seed + (uint64_t)c->problem.T, error);
+    return vla_bench_prepare(bench, c, exec, inputs, decode && state ? start : NULL, &how, error);
+}
+
+/* The fewest samples asked for are taken also where checking has eaten the cases' share, unless they alone would cost
+ * more than half of all time left. */
+static void allow_fewest(const vla_sweep *s, vla_bench *b, int64_t timed)
+{
+    const double sample = 1.5 * b->sampler.first * (double)b->sampler.iterations;
+    const double least = sample * (double)b->sampler.rule.min_samples;
+    const double most = 0.5 * vla_sweep_remaining(s) / (double)timed;
+    const double allowed = least < most ? least : most;
+    if (b->sampler.rule.time_limit < allowed) b->sampler.rule.time_limit = allowed;
 }
 
 /* Every bench takes one sample a turn until all have stopped. */
@@ -251,6 +298,7 @@ static vla_status sample_in_turns(vla_sweep *s, group *g, double budget, vla_err
         if (!vla_bench_can_time(b)) continue;
         vla_status status = vla_bench_start(b, &rule, s->floor, error);
         if (status) return status;
+        allow_fewest(s, b, timed);
     }
     for (bool more = timed > 0; more && !vla_sweep_interrupted(s);) {
         more = false;
@@ -265,20 +313,28 @@ static vla_status sample_in_turns(vla_sweep *s, group *g, double budget, vla_err
     return VLA_OK;
 }
 
+/* One launch of what can be timed, for a profiler; nothing is timed. */
+static vla_status profile(group *g, vla_error *error)
+{
+    vla_status status = VLA_OK;
+    for (int64_t i = 0; !status && i < g->count; i++)
+        if (vla_bench_can_time(&g->benches[i]) && g->benches[i].mirror)
+            status = vla_bench_profile(&g->benches[i], error);
+    return status;
+}
+
 static vla_status finish_one(vla_sweep *s, vla_bench *b, vla_error *error)
 {
     vla_bench_facts facts = facts_of(s);
     vla_status status = VLA_OK;
     if (vla_bench_can_time(b)) {
-        if (b->sampler.n == 0) { /* interrupted before the first sample: nothing to say */
-            return VLA_OK;
-        }
+        if (b->sampler.n == 0 && !s->config.profile) return VLA_OK; /* interrupted before the first sample */
         if (b->sampler.stop == VLA_GO_ON) b->sampler.stop = VLA_STOP_INTERRUPT;
-        status = vla_bench_verify(b, error);
-        if (b->c.backend == VLA_CPU) { /* the host's peaks say nothing of a device */
-            facts.peak_flops = vla_peaks_matrix(&s->peaks, b->c.dtype, b->c.threads, 0);
-            facts.bandwidth = s->peaks.bytes_per_s;
-        }
+        if (!s->config.profile) status = vla_bench_verify(b, error);
+        const bool cpu = b->c.backend == VLA_CPU;
+        facts.peak_flops =
+            cpu ? vla_peaks_matrix(&s->peaks, b->c.dtype, b->c.threads, 0) : s->peaks.device[vla_arith_of(b->c.dtype)];
+        facts.bandwidth = cpu ? s->peaks.bytes_per_s : s->peaks.device_bytes_per_s;
     }
     if (status) return status;
     vla_variants_ran(&s->variants, b);
@@ -300,6 +356,20 @@ static void probe_peaks(vla_sweep *s, const vla_case *cases, int64_t count)
     }
 }
 
+/* The same of a device, once a run; what is missing is said once and leaves its columns empty. */
+static void probe_device(vla_sweep *s, const vla_case *cases, int64_t count)
+{
+    const double seconds = 0.1;
+    bool wanted[VLA_ARITHS] = {false}, any = false;
+    vla_error why = {0};
+    for (int64_t i = 0; i < count; i++)
+        if (cases[i].backend == VLA_CUDA) wanted[vla_arith_of(cases[i].dtype)] = any = true;
+    if (!any || s->peaks_missing || s->config.profile || vla_sweep_remaining(s) < 3) return;
+    if (vla_peaks_device(&s->peaks, wanted, seconds, &why) == VLA_OK) return;
+    s->peaks_missing = true;
+    if (s->config.note) s->config.note(s->config.context, why.message);
+}
+
 static vla_status run_group(vla_sweep *s, const vla_case *cases, int64_t count, double budget, vla_error *error)
 {
     group g = {0};
@@ -316,10 +386,12 @@ static vla_status run_group(vla_sweep *s, const vla_case *cases, int64_t count, 
         free_group(&g);
         return status;
     }
+    if (!status) status = make_references(s, &g, cases, count, &why);
     if (status && error) *error = why;
     for (int64_t i = 0; !status && i < count && !vla_sweep_interrupted(s); i++)
         status = prepare_one(s, &g, &cases[i], error);
-    if (!status) status = sample_in_turns(s, &g, budget - (vla_now() - begun), error);
+    if (!status && s->config.profile) status = profile(&g, error);
+    if (!status && !s->config.profile) status = sample_in_turns(s, &g, budget - (vla_now() - begun), error);
     for (int64_t i = 0; !status && i < g.count; i++) status = finish_one(s, &g.benches[i], error);
     free_group(&g);
     return status;
@@ -375,6 +447,14 @@ static vla_status choose(vla_sweep *s, const vla_case *cases, int64_t count, vla
     return status;
 }
 
+/* Workspaces and a library's own memory need room beside inputs, outputs and states. */
+static bool fits_device(const vla_case *cases, int64_t count, double bytes)
+{
+    int64_t left = 0, total = 0;
+    if (count == 0 || cases[0].backend != VLA_CUDA || vla_device_memory(&left, &total, NULL) != VLA_OK) return true;
+    return bytes < 0.4 * (double)left;
+}
+
 /* Cases of one size together, or one at a time where their outputs would not fit beside each other. */
 static vla_status run_size(vla_sweep *s, const vla_case *cases, int64_t count, double budget, vla_error *error)
 {
@@ -386,8 +466,9 @@ static vla_status run_size(vla_sweep *s, const vla_case *cases, int64_t count, d
     for (int64_t i = 0; i < kept; i++)
         bytes += 2 * vla_work_bytes(&chosen[i].problem, chosen[i].dtype, true, true) +
                  3 * vla_state_bytes(&chosen[i].problem, chosen[i].dtype);
-    const bool together = bytes < 0.4 * (double)vla_memory_available();
+    const bool together = bytes < 0.4 * (double)vla_memory_available() && fits_device(chosen, kept, bytes);
     if (!status && kept > 0) probe_peaks(s, chosen, kept);
+    if (!status && kept > 0) probe_device(s, chosen, kept);
     if (!status && kept > 0 && together) status = run_group(s, chosen, kept, budget, error);
     for (int64_t i = 0; !status && !together && i < kept && !vla_sweep_interrupted(s); i++)
         status = run_group(s, &chosen[i], 1, budget / (double)kept, error);
@@ -413,9 +494,33 @@ static wish wish_of(const vla_sweep *s, const vla_case *cases, int64_t count)
     return sum;
 }
 
+/* Said before anything is measured: a check of a long sequence in plain C may cost more than its timing. */
+static void warn_of_checks(const vla_sweep *s, const vla_case *cases, int64_t count)
+{
+    const double usual_naive = 1.2e9; /* flops a second and thread */
+    double seconds = 0, longest = 0;
+    const vla_case *at = NULL;
+    for (int64_t i = 0; i < count; i++) {
+        const bool again =
+            i > 0 && cases[i].problem.op == cases[i - 1].problem.op && same_size(&cases[i], &cases[i - 1]);
+        if (again || !runs(&cases[i])) continue; /* forms share what they are compared with */
+        const double mine = vla_check_work(&cases[i], s->config.check_full) / (usual_naive * (double)vla_cpu_count());
+        seconds += mine;
+        if (mine > longest) longest = mine, at = &cases[i];
+    }
+    if (!(seconds > 0.5 * s->config.time_limit) || !s->config.note) return;
+    char text[400], label[VLA_LABEL_SIZE];
+    snprintf(text, sizeof text,
+             "checking against float64 needs about %.0f s (%.0f s for %s) of --time-limit %.4g: raise it, or expect "
+             "fewer samples and timeouts",
+             seconds, longest, vla_case_label(at, label, sizeof label), s->config.time_limit);
+    s->config.note(s->config.context, text);
+}
+
 vla_status vla_sweep_run(vla_sweep *s, const vla_case *cases, int64_t count, double until, vla_error *error)
 {
     vla_status status = VLA_OK;
+    if (s->done == 0) warn_of_checks(s, cases, count);
     s->total += (double)count;
     for (int64_t from = 0, to; !status && from < count && !vla_sweep_interrupted(s); from = to) {
         for (to = from + 1; to < count && same_size(&cases[from], &cases[to]);) to++;

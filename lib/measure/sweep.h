@@ -10,6 +10,7 @@ typedef struct vla_sweep_config {
     int64_t min_samples;
     double noise;
     bool check_full;
+    bool profile; /* launch each case once for a profiler and time nothing */
     int64_t seed;
     vla_isa isa;
     const vla_inputs *data; /* --input tensors in float64; NULL: synthetic */

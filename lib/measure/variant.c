@@ -41,8 +41,7 @@ static vla_variant_history *find_or_add(vla_variants *variants, const vla_case *
     return h;
 }
 
-/* Work of the check in the same unit at every size: pairs of 66 sampled rows for softmax, the operator's own else. */
-static double check_work(const vla_case *c, bool full)
+double vla_check_work(const vla_case *c, bool full)
 {
     const vla_problem *p = &c->problem;
     const double heads = (double)p->B * (double)p->H, compared = full || heads < 4 ? heads : 4;
@@ -60,7 +59,7 @@ void vla_variants_ran(vla_variants *variants, const vla_bench *b)
     h->run_seconds = b->run_seconds;
     h->run_flops = vla_work_flops(&b->c.problem);
     h->check_seconds = b->check.seconds;
-    h->check_work = check_work(&b->c, !strcmp(b->check.checked, "all"));
+    h->check_work = vla_check_work(&b->c, !strcmp(b->check.checked, "all"));
 }
 
 void vla_variants_end(vla_variants *variants, const vla_case *c, vla_row_status status, const char *reason)
@@ -90,7 +89,7 @@ double vla_variants_foresee(const vla_variants *variants, const vla_case *c, boo
     const double threads = c->threads > 1 ? c->threads : 1, optimistic = 2e11 * threads,
                  optimistic_naive = 5e9 * threads;
     const vla_variant_history *h = find(variants, c);
-    const double flops = vla_work_flops(&c->problem), judged = check_work(c, check_full);
+    const double flops = vla_work_flops(&c->problem), judged = vla_check_work(c, check_full);
     double run = flops / optimistic, check = judged / optimistic_naive;
     if (h && h->ran && h->run_flops > 0) run = h->run_seconds * flops / h->run_flops;
     if (h && h->ran && h->check_work > 0) check = h->check_seconds * judged / h->check_work;

@@ -25,6 +25,9 @@ void vla_variants_ran(vla_variants *variants, const vla_bench *bench);
 void vla_variants_end(vla_variants *variants, const vla_case *c, vla_row_status status, const char *reason);
 bool vla_variants_ended(const vla_variants *variants, const vla_case *c, vla_row_status *status, char *reason,
                         size_t size);
+/* Work of a case's check, in the same unit at every size: pairs of sampled rows for softmax, the operator's own else.
+ */
+double vla_check_work(const vla_case *c, bool full);
 /* Seconds for the check, a warm-up, one sample and the last comparison, judged by the variant's smaller sizes or, for
  * the first, by a rate no kernel here reaches. */
 double vla_variants_foresee(const vla_variants *variants, const vla_case *c, bool check_full);

@@ -3,6 +3,7 @@
 #include "lib/base/random.h"
 #include "lib/base/sizes.h"
 #include "lib/base/status.h"
+#include "lib/base/threads.h"
 #include "lib/op/residual.h"
 #include "lib/tensor/npy.h"
 #include <inttypes.h>
@@ -190,18 +191,32 @@ static vla_status create(vla_inputs *in, vla_input input, vla_error *error)
     return vla_tensor_create(&in->tensor[input], in->dtype, rank, shape, names[input], error);
 }
 
+/* Fills one head a task: every head of a tensor has a stream of its own, so the values do not depend on the threads. */
+typedef struct filling {
+    const vla_inputs *in;
+    vla_input input;
+    uint64_t seed;
+} filling;
+
+static void fill_head(void *context, int64_t head, int worker)
+{
+    (void)worker;
+    const filling *f = context;
+    const vla_tensor *t = &f->in->tensor[f->input];
+    const int64_t count = length_of(f->in, f->input) * width_of(f->in, f->input);
+    const uint64_t b = (uint64_t)(head / f->in->H), h = (uint64_t)(head % f->in->H);
+    vla_rng rng = vla_rng_seed(f->seed, (uint64_t)f->input << 56 | b << 28 | h);
+    for (int64_t i = 0; i < count; i++) vla_store(t->data, t->dtype, head * count + i, vla_rng_normal(&rng));
+}
+
+/* Threads for large tensors only: starting them costs as much as some thousand values. */
 static void fill_normal(const vla_inputs *in, vla_input input, uint64_t seed)
 {
-    const vla_tensor *t = &in->tensor[input];
-    int64_t count = length_of(in, input) * width_of(in, input);
-    for (int64_t b = 0; b < in->B; b++) {
-        for (int64_t h = 0; h < in->H; h++) {
-            uint64_t stream = (uint64_t)input << 56 | (uint64_t)b << 28 | (uint64_t)h;
-            vla_rng rng = vla_rng_seed(seed, stream);
-            int64_t first = (b * in->H + h) * count;
-            for (int64_t i = 0; i < count; i++) vla_store(t->data, t->dtype, first + i, vla_rng_normal(&rng));
-        }
-    }
+    filling f = {.in = in, .input = input, .seed = seed};
+    vla_pool *pool = NULL;
+    if (in->tensor[input].count >= 1 << 18 && vla_pool_create(&pool, 0, NULL) != VLA_OK) pool = NULL;
+    vla_pool_run(pool, in->B * in->H, fill_head, &f);
+    vla_pool_destroy(pool);
 }
 
 vla_status vla_inputs_synthetic(vla_inputs *inputs, const vla_problem *problem, uint64_t seed,

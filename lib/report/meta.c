@@ -1,5 +1,7 @@
 /* What a run was made with and on: facts that a reader of the records needs to repeat or to distrust it. */
 #include "lib/report/report.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/probe.h"
 #include <cblas.h>
 #include <dirent.h>
 #include <stdlib.h>
@@ -110,9 +112,20 @@ static const char *or_null(const char *text)
     return *text ? text : NULL;
 }
 
+/* The device as CUDA names it, and the CUDA runtime built in, "13.0"; false where there is none that works. Asking
+ * wakes the driver, so only where there is one. */
+static bool device_facts(char *gpu, size_t gpu_size, char *cuda, size_t cuda_size)
+{
+    vla_device_info info;
+    if (vla_device_query(&info, NULL) != VLA_OK) return false;
+    snprintf(gpu, gpu_size, "%s, %d multiprocessors", info.name, info.multiprocessors);
+    snprintf(cuda, cuda_size, "%d.%d", info.runtime / 1000, info.runtime % 1000 / 10);
+    return true;
+}
+
 vla_record *vla_meta(int threads)
 {
-    char cpu[256], gpu[256], driver[64], blas[256], date[32];
+    char cpu[256], gpu[256], driver[64], cuda[32] = "", cudnn[32] = "", blas[256], date[32];
     vla_record *meta = vla_record_create("meta");
     if (!meta) return NULL;
     cpu_name(cpu, sizeof cpu);
@@ -120,14 +133,16 @@ vla_record *vla_meta(int threads)
     date_now(date, sizeof date);
     bool has_gpu = gpu_name(gpu, sizeof gpu);
     bool has_driver = driver_version(driver, sizeof driver);
+    if (has_gpu && device_facts(gpu, sizeof gpu, cuda, sizeof cuda)) vla_cudnn_installed(cudnn, sizeof cudnn);
     bool done = vla_record_string(meta, "version", vla_version()) &&
                 vla_record_string(meta, "commit", or_null(VLA_BUILD_COMMIT)) &&
                 vla_record_string(meta, "compiler", COMPILER) &&
                 vla_record_string(meta, "cflags", or_null(VLA_BUILD_CFLAGS)) && vla_record_string(meta, "cpu", cpu) &&
                 vla_record_string(meta, "gpu", has_gpu ? gpu : NULL) &&
-                vla_record_string(meta, "driver", has_driver ? driver : NULL) && vla_record_null(meta, "cuda") &&
-                vla_record_null(meta, "cudnn") && vla_record_string(meta, "blas", blas) &&
-                vla_record_int(meta, "threads", threads) && vla_record_string(meta, "date", date);
+                vla_record_string(meta, "driver", has_driver ? driver : NULL) &&
+                vla_record_string(meta, "cuda", or_null(cuda)) && vla_record_string(meta, "cudnn", or_null(cudnn)) &&
+                vla_record_string(meta, "blas", blas) && vla_record_int(meta, "threads", threads) &&
+                vla_record_string(meta, "date", date);
     if (done) return meta;
     vla_record_destroy(meta);
     return NULL;

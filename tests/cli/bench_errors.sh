@@ -16,6 +16,7 @@ expect() { # code, what the message names, arguments..
     failures=$((failures + 1))
   fi
 }
+printf 'kind,op,T,median_s\nsample,vla,64,0.5\n' >"$out/rows.csv"
 expect 2 "--T" --T ''
 expect 2 "--T" --T 64,
 expect 2 "--T" --T 64-32
@@ -57,6 +58,12 @@ expect 2 "'what'" what
 expect 2 "'more'" list more
 expect 2 "--resume" --resume
 expect 2 "--fail-on" --fail-on slower
+expect 2 "'warm'" --cache warm
+expect 2 "--launch" --launch fast
+expect 2 "'cuda,cpu'" --backend cuda,cpu
+expect 3 "no claim" verdict --from "$out/rows.csv"
+expect 2 "--from" verdict
+expect 2 "--op" verdict --from "$out/rows.csv" --op vla
 expect 2 "--fail-on" --fail-on refuted
 expect 2 "--fail-on refuted" compare one two --fail-on refuted
 expect 2 "--fail-on" list --fail-on slower
