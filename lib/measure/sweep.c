@@ -189,13 +189,15 @@ static vla_status make_inputs(vla_sweep *s, group *g, const vla_case *cases, int
     return status;
 }
 
-/* The state before the step: after the first T - 1 tokens of the context, of which at most 4,096 are run; a step costs
- * the same whatever the state holds. */
+/* The state before the step: after the first T - 1 tokens of the context, of which at most 4,096 are run, and with many
+ * heads fewer; a step costs the same whatever the state holds. */
 static vla_status make_start(const vla_case *c, vla_exec *exec, const vla_inputs *whole, vla_buffers *start,
                              vla_error *error)
 {
-    enum { MOST = 4096 };
-    const int64_t before = whole->T - 1 < MOST ? whole->T - 1 : MOST;
+    enum { MOST = 4096, FEWEST = 64, MOST_ROWS = 65536 };
+    const int64_t heads = c->problem.B * c->problem.H, rows = heads > 0 ? MOST_ROWS / heads : MOST;
+    const int64_t most = rows > MOST ? MOST : rows < FEWEST ? FEWEST : rows;
+    const int64_t before = whole->T - 1 < most ? whole->T - 1 : most;
     vla_case prefix = *c;
     vla_inputs inputs = {0};
     vla_tensors t = {0};

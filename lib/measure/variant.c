@@ -90,7 +90,7 @@ double vla_variants_foresee(const vla_variants *variants, const vla_case *c, boo
                  optimistic_naive = 5e9 * threads;
     const vla_variant_history *h = find(variants, c);
     const double flops = vla_work_flops(&c->problem), judged = vla_check_work(c, check_full);
-    double run = flops / optimistic, check = judged / optimistic_naive;
+    double run = flops / (c->backend == VLA_CUDA ? 1e15 : optimistic), check = judged / optimistic_naive;
     if (h && h->ran && h->run_flops > 0) run = h->run_seconds * flops / h->run_flops;
     if (h && h->ran && h->check_work > 0) check = h->check_seconds * judged / h->check_work;
     return check + 4 * run;
