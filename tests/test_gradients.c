@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { B = 3, T = 37, VOCAB = 11 }; /* T: a multiple of nothing, two segments and a part */
+enum { B = 2, T = 71, VOCAB = 11 }; /* T: a multiple of nothing, longer than a segment of every operator */
 
 static void random_batch(int32_t *tokens, int32_t *targets, uint64_t seed)
 {
@@ -28,7 +28,7 @@ static void random_batch(int32_t *tokens, int32_t *targets, uint64_t seed)
 static vla_network_config small(vla_op op)
 {
     vla_network_config c = vla_network_paper(op);
-    c.vocab = VOCAB, c.positions = 40, c.width = 10, c.heads = 2, c.hidden = 7;
+    c.vocab = VOCAB, c.positions = T + 3, c.width = 10, c.heads = 2, c.hidden = 7;
     if (op == VLA_VLA) c.refresh_period = 7;
     return c;
 }
@@ -137,7 +137,7 @@ static void test_options(void **state)
 
 /* Gradients of the operators alone against central differences of the naive forward pass: dk != dv, two heads, a random
  * upstream gradient. */
-enum { H = 2, LEN = 19, DK = 5, DV = 3, TENSORS = 6 };
+enum { H = 2, LEN = 67, DK = 5, DV = 3, TENSORS = 6 };
 
 typedef struct trial {
     double x[TENSORS][H * LEN * DK], d[TENSORS][H * LEN * DK], o[H * LEN * DV], upstream[H * LEN * DV];

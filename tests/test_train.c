@@ -275,6 +275,11 @@ static void test_errors(void **state)
     assert_int_equal(vla_train_run(&t, NULL, NULL, NULL, &n, &result, &error), VLA_ERR_NUMERIC);
     assert_non_null(strstr(error.message, "step 3"));
     assert_null(n);
+    t = tiny_run(VLA_LINEAR, 1); /* no later step would see it */
+    t.lr = 1e300;
+    assert_int_equal(vla_train_run(&t, NULL, NULL, NULL, &n, &result, &error), VLA_ERR_NUMERIC);
+    assert_non_null(strstr(error.message, "step 1: a parameter"));
+    assert_null(n);
     t = tiny_run(VLA_LINEAR, 12);
     t.T = 17;
     assert_int_equal(vla_train_run(&t, NULL, NULL, NULL, &n, &result, &error), VLA_ERR_ARGUMENT);

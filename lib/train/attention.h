@@ -2,13 +2,16 @@
  *
  * Rows are tokens; a row of q, k, v, u, o and their gradients starts `stride` elements after the one before, so heads
  * are column slices of joined activations. Inputs are raw projections, as everywhere. The backward pass runs the
- * forward recursion again and stores what it needs, so nothing is kept between the two passes: state matrices at every
- * SEGMENT tokens, then inside a segment at every token. Gradients are overwritten, not added to. */
+ * forward recursion again and stores what it needs, so nothing is kept between the two passes: a few vectors a token,
+ * and state matrices at the end of every SEGMENT tokens. Gradients are overwritten, not added to. */
 #ifndef VLA_TRAIN_ATTENTION_H
 #define VLA_TRAIN_ATTENTION_H
 #include "lib/train/real.h"
 
-enum { SEGMENT = 16 };
+enum {
+    SEGMENT = 64,      /* tokens between kept states */
+    GATED_SEGMENT = 16 /* the same where every state inside a segment is kept for a while */
+};
 
 typedef struct attention_shape {
     vla_op op;

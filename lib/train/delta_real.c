@@ -7,11 +7,9 @@ static void recur(tape *t, const attention_shape *s, const attention_rows *rows,
     tape_features(t, s, rows);
     tape_start(t, s);
     for (int64_t i = 0; i < s->len; i++) {
-        if (keep) tape_mark(t, s, i, false);
         t->s[i] = rows->g ? sigmoid(rows->g[i * rows->g_stride]) : 1;
         scaled(t->a + i * t->wk, t->kh + i * t->wk, t->s[i], NULL, t->wk);
-        tape_residual(t, s, rows, i);
-        outer(t->S, 1, t->a + i * t->wk, t->r + i * t->wv, s->dk, t->wv);
+        tape_write(t, s, rows, i, keep);
         tape_output(t, s, rows, i, tell);
     }
 }
@@ -29,16 +27,14 @@ static void backward(const attention_shape *s, const attention_rows *rows, const
     tape_make(&t, s, scratch);
     recur(&t, s, rows, false, true);
     back_start(&t, s);
-    for (int64_t from = (s->len - 1) / SEGMENT * SEGMENT; s->len > 0 && from >= 0; from -= SEGMENT) {
-        for (int64_t i = replay(&t, s, from, false) - 1; i >= from; i--) {
-            back_output(&t, s, rows, d, i);
-            back_write(&t, s, t.S_steps + (i - from) * s->dv * t.wk, i);
-            const real dbeta = dotp(t.da, t.kh + i * t.wk, t.wk);
-            axpy(t.dkh, t.s[i], t.da, t.wk);
-            if (rows->g) d->g[i * rows->g_stride] = dbeta * t.s[i] * (1 - t.s[i]);
-            clear(t.dkf, t.wk);
-            back_features(&t, s, rows, d, i);
-        }
+    for (int64_t i = s->len - 1; i >= 0; i--) {
+        back_output(&t, s, rows, d, i);
+        back_write(&t, s, i);
+        const real dbeta = dotp(t.da, t.kh + i * t.wk, t.wk);
+        axpy(t.dkh, t.s[i], t.da, t.wk);
+        if (rows->g) d->g[i * rows->g_stride] = dbeta * t.s[i] * (1 - t.s[i]);
+        clear(t.dkf, t.wk);
+        back_features(&t, s, rows, d, i);
     }
 }
 

@@ -5,23 +5,6 @@
 
 #define NORM_EPS ((real)1e-5)
 
-/* f(i, vector) over a row of n with the last part loaded and stored by halves is written as this loop: BODY sees `at`,
- * `left` (lanes that count) and get(p), put(p, x). */
-INLINE vec get(const real *p, int64_t left)
-{
-    return left >= LANES ? vload(p) : vload_part(p, left);
-}
-INLINE void put(real *p, vec x, int64_t left)
-{
-    if (left >= LANES) {
-        vstore(p, x);
-    } else {
-        real lane[LANES];
-        memcpy(lane, &x, sizeof x);
-        memcpy(p, lane, (size_t)left * sizeof *p);
-    }
-}
-
 /* y = gain (x - mean)/sqrt(var + eps) + bias, or with rms y = gain x/sqrt(mean of squares + eps). */
 INLINE void norm_row(real *y, const real *x, const real *gain, const real *bias, int64_t n, bool rms, real *mean,
                      real *scale)
@@ -115,11 +98,28 @@ INLINE void gelu_back(real *dy, const real *x, int64_t n)
     }
 }
 
+/* y += x. */
+INLINE void add_to(real *y, const real *x, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) vstore(y + i, vload(y + i) + vload(x + i));
+    if (i < n) put(y + i, get(y + i, n - i) + get(x + i, n - i), n - i);
+}
+
+/* sum += the rows of x, four at a time. */
 INLINE void add_rows(real *sum, const real *x, int64_t rows, int64_t n, int64_t stride)
 {
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < n; i += LANES)
-            put(sum + i, get(sum + i, n - i) + get(x + r * stride + i, n - i), n - i);
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4)
+        for (int64_t i = 0; i < n; i += LANES) {
+            const real *at = x + r * stride + i;
+            const int64_t left = n - i;
+            put(sum + i,
+                get(sum + i, left) + ((get(at, left) + get(at + stride, left)) +
+                                      (get(at + 2 * stride, left) + get(at + 3 * stride, left))),
+                left);
+        }
+    for (; r < rows; r++) add_to(sum, x + r * stride, n);
 }
 
 /* y = x with the bias in every row: what a product is then added to. */
@@ -131,11 +131,16 @@ INLINE void fill_rows(real *y, const real *bias, int64_t rows, int64_t n)
 /* Loss of one row of logits [n], which become (softmax - onehot) weight. Returns log sum exp - logit[target]. */
 INLINE double cross_entropy_row(real *logits, int64_t n, int32_t target, real weight, int32_t *most_likely)
 {
-    real top = logits[0];
-    int32_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (logits[i] > top) top = logits[i], best = (int32_t)i;
-    *most_likely = top == top ? best : -1;
+    vec tops = vset(logits[0]);
+    int64_t whole = 0;
+    for (; whole + LANES <= n; whole += LANES) tops = vmax(tops, vload(logits + whole));
+    real lane[LANES], top = logits[0];
+    memcpy(lane, &tops, sizeof tops);
+    for (int i = 0; i < LANES; i++) top = lane[i] > top ? lane[i] : top;
+    for (int64_t i = whole; i < n; i++) top = logits[i] > top ? logits[i] : top;
+    int64_t best = 0;
+    while (best < n && !(logits[best] == top)) best++;
+    *most_likely = best < n ? (int32_t)best : -1; /* none where a NaN is the largest */
     const real wanted = logits[target];
     vec sums = vset(0);
     for (int64_t i = 0; i < n; i += LANES) {
@@ -144,7 +149,7 @@ INLINE double cross_entropy_row(real *logits, int64_t n, int32_t target, real we
         put(logits + i, e, n - i);
     }
     const real sum = vsum(sums), factor = weight / sum;
-    for (int64_t i = 0; i < n; i++) logits[i] *= factor;
+    for (int64_t i = 0; i < n; i += LANES) put(logits + i, get(logits + i, n - i) * factor, n - i);
     logits[target] -= weight;
     return log((double)sum) + (double)(top - wanted);
 }

@@ -4,13 +4,19 @@
 
 static void recur(tape *t, const attention_shape *s, const attention_rows *rows, bool tell, bool keep)
 {
+    const int64_t wk = t->wk, wv = t->wv;
     tape_features(t, s, rows);
     tape_start(t, s);
-    memcpy(t->a, t->kf, (size_t)(s->len * t->wk) * sizeof *t->a);
+    memcpy(t->a, t->kf, (size_t)(s->len * wk) * sizeof *t->a);
     for (int64_t i = 0; i < s->len; i++) {
-        if (keep) tape_mark(t, s, i, false);
-        load_row(t->r + i * t->wv, rows->v + i * rows->v_stride, s->dv, t->wv);
-        outer(t->S, 1, t->a + i * t->wk, t->r + i * t->wv, s->dk, t->wv);
+        real *v = t->r + i * wv, *o = t->o + i * wv;
+        const real *qf = t->qf + i * wk;
+        load_row(v, rows->v + i * rows->v_stride, s->dv, wv);
+        const pass_terms terms = {.add = {{row_of(t, s, t->a, i - 1, wk), row_of(t, s, t->r, i - 1, wv), 1}},
+                                  .product = {{qf, o}}};
+        pass_over(1, 1, t->S, t->S, s->dk, wv, &terms);
+        axpy(o, dotp(t->kf + i * wk, qf, wk), v, wv);
+        if (keep && is_marked(t, s, i)) turn_state(t, s, t->S, t->S_marks + i / t->segment * s->dv * wk);
         tape_output(t, s, rows, i, tell);
     }
 }
@@ -22,16 +28,21 @@ static void forward(const attention_shape *s, const attention_rows *rows, real *
     recur(&t, s, rows, true, false);
 }
 
-static void back_token(tape *t, const attention_shape *s, const real *S, real dden, int64_t i)
+static void back_token(tape *t, const attention_shape *s, real dden, int64_t i)
 {
     const int64_t wk = t->wk, wv = t->wv;
     const real *qf = t->qf + i * wk, *kf = t->kf + i * wk, *v = t->r + i * wv;
-    outer(t->D1, 1, qf, t->dy, s->dk, wv);
-    outer(t->D2, 1, t->dy, qf, s->dv, wk);
-    product(t->D1, kf, s->dk, wv, t->dr);
-    product(t->D2, v, s->dv, wk, t->dkf);
-    product(S, t->dy, s->dv, wk, t->dqf);
-    axpy(t->dqf, dotp(v, t->dy, wv), kf, wk);
+    const real *q_later = row_of(t, s, t->qf, i + 1, wk), *dy_later = later(t->dy, i, wv), *dy = mine(t->dy, i, wv);
+    real *dv = mine(t->dr, i, wv);
+    const pass_terms first = {.add = {{q_later, dy_later, 1}}, .product = {{kf, dv}}};
+    pass_over(1, 1, t->D1, t->D1, s->dk, wv, &first);
+    const pass_terms second = {.add = {{dy_later, q_later, 1}}, .product = {{v, t->dkf}}};
+    pass_over(1, 1, t->D2, t->D2, s->dv, wk, &second);
+    axpy(dv, dotp(qf, kf, wk), dy, wv);
+    const real along = dotp(dy, v, wv);
+    axpy(t->dkf, along, qf, wk);
+    back_state(t, s, i, 1, (pass_terms){.product = {{dy, t->dqf}}});
+    axpy(t->dqf, along, kf, wk);
     if (!s->ratio) return;
     axpy(t->dkf, 1, t->dn, wk);
     axpy(t->dqf, dden, t->n + i * wk, wk);
@@ -44,12 +55,10 @@ static void backward(const attention_shape *s, const attention_rows *rows, const
     recur(&t, s, rows, false, true);
     back_start(&t, s);
     clear(t.dkh, t.wk); /* the unit key is not used */
-    for (int64_t from = (s->len - 1) / SEGMENT * SEGMENT; s->len > 0 && from >= 0; from -= SEGMENT) {
-        for (int64_t i = replay(&t, s, from, false) - 1; i >= from; i--) {
-            const real dden = back_output(&t, s, rows, d, i);
-            back_token(&t, s, t.S_steps + (i - from) * s->dv * t.wk, dden, i);
-            back_features(&t, s, rows, d, i);
-        }
+    for (int64_t i = s->len - 1; i >= 0; i--) {
+        const real dden = back_output(&t, s, rows, d, i);
+        back_token(&t, s, dden, i);
+        back_features(&t, s, rows, d, i);
     }
 }
 

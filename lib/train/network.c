@@ -194,9 +194,9 @@ void vla_network_backward(vla_network *n)
 {
     n->code->backward(n->net);
 }
-double vla_network_update(vla_network *n, const vla_adam *adam)
+double vla_network_update(vla_network *n, const vla_adam *adam, bool *finite)
 {
-    return n->code->update(n->net, adam);
+    return n->code->update(n->net, adam, finite);
 }
 
 int64_t vla_network_size(const vla_network *n)

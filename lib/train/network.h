@@ -75,8 +75,9 @@ vla_status vla_network_forward(vla_network *network, const vla_batch *batch, vla
                                vla_error *error);
 /* Gradients of the last forward pass's loss; the batch's arrays are still the same. */
 void vla_network_backward(vla_network *network);
-/* One AdamW step (Loshchilov and Hutter 2019) after clipping the gradients' norm; returns that norm. */
-double vla_network_update(vla_network *network, const vla_adam *adam);
+/* One AdamW step (Loshchilov and Hutter 2019) after clipping the gradients' norm; returns that norm. *finite: whether
+ * every parameter still is. */
+double vla_network_update(vla_network *network, const vla_adam *adam, bool *finite);
 
 int64_t vla_network_size(const vla_network *network); /* parameters */
 int64_t vla_network_tensors(const vla_network *network);

@@ -240,6 +240,14 @@ static int64_t part_size(const net *n, int64_t part)
     return (part + 1) * PART < n->size ? PART : n->size - part * PART;
 }
 
+static bool is_still(const net *n, int64_t part)
+{
+    bool still = true;
+    for (int64_t i = part * PART; i < part * PART + part_size(n, part); i++)
+        still = still && n->first[i] == 0 && n->second[i] == 0;
+    return still;
+}
+
 static void part_norm(void *context, int64_t part, int worker)
 {
     (void)worker;
@@ -256,6 +264,7 @@ static void part_norm(void *context, int64_t part, int worker)
         sum += (double)vsum(squares);
     }
     n->norm_partial[part] = sum;
+    if (!(sum == 0) || (n->shared && !is_still(n, part))) n->moving[part] = true;
 }
 
 /* p -= lr decay p ; m, v: running means of g and g^2 ; p -= lr m'/(sqrt(v') + eps), m', v' free of their start at 0. */
@@ -270,20 +279,25 @@ static void part_update(void *context, int64_t part, int worker)
     real *restrict p = n->value + part * PART, *restrict m = n->first + part * PART,
                    *restrict v = n->second + part * PART;
     const real *restrict gradients = n->grad + part * PART;
-    for (int64_t i = 0; i < part_size(n, part); i++) {
-        const real g = gradients[i] * clip;
-        m[i] = m[i] * b1 + g * (1 - b1);
-        v[i] = v[i] * b2 + g * g * (1 - b2);
-#if VLA_REAL_BITS == 64
-        const real scale = sqrt(v[i]) * root + eps;
-#else
-        const real scale = sqrtf(v[i]) * root + eps;
-#endif
-        p[i] = p[i] * shrink - rate * m[i] / scale;
+    vec nothing = vset(0);
+    if (!n->moving[part]) { /* no gradient so far: positions past the sequences' length */
+        for (int64_t i = 0; i < part_size(n, part); i += LANES) vstore(p + i, vload(p + i) * shrink);
+        n->norm_partial[part] = 0;
+        return;
     }
+    for (int64_t i = 0; i < part_size(n, part); i += LANES) { /* tensors start and end at whole vectors */
+        const vec g = vload(gradients + i) * clip;
+        const vec m1 = vload(m + i) * b1 + g * (1 - b1), v1 = vload(v + i) * b2 + g * g * (1 - b2);
+        vstore(m + i, m1);
+        vstore(v + i, v1);
+        const vec next = vload(p + i) * shrink - m1 * rate / (vsqrt(v1) * root + eps);
+        nothing += next * 0;
+        vstore(p + i, next);
+    }
+    n->norm_partial[part] = (double)vsum(nothing);
 }
 
-double KERNEL(net_update)(void *context, const vla_adam *adam)
+double KERNEL(net_update)(void *context, const vla_adam *adam, bool *finite)
 {
     net *n = context;
     const int64_t parts = pieces_of(n->size, PART);
@@ -292,7 +306,10 @@ double KERNEL(net_update)(void *context, const vla_adam *adam)
     for (int64_t i = 0; i < parts; i++) squares += n->norm_partial[i];
     const double norm = sqrt(squares);
     n->adam = adam;
+    n->shared = false;
     n->clip_scale = adam->clip > 0 && norm > adam->clip ? (real)(adam->clip / (norm + 1e-6)) : 1;
     vla_pool_run(n->pool, parts, part_update, n);
+    *finite = true;
+    for (int64_t i = 0; i < parts; i++) *finite = *finite && n->norm_partial[i] == 0;
     return norm;
 }

@@ -11,7 +11,7 @@ typedef struct network_code {
     void (*destroy)(void *net);
     void (*forward)(void *net, const vla_batch *batch, vla_loss *loss, int32_t *predictions);
     void (*backward)(void *net);
-    double (*update)(void *net, const vla_adam *adam);
+    double (*update)(void *net, const vla_adam *adam, bool *finite);
     void *(*memory)(void *net, int which); /* 0 values, 1 gradients, 2 and 3 moments, 4 input gradient */
     void (*projections)(const void *net, int64_t block, const vla_projections *to);
     bool (*norms)(void *net, int64_t block, double *norms);

@@ -27,7 +27,9 @@ static void embed(void *context, int64_t piece, int worker)
     const int64_t from = piece * ROWS, rows = piece_rows(n->M, piece);
     for (int64_t r = from; r < from + rows; r++) {
         const real *t = tokens + n->batch.tokens[r] * n->D, *p = positions + r % n->batch.T * n->D;
-        for (int64_t i = 0; i < n->D; i++) n->blocks[0].x[r * n->D + i] = t[i] + p[i];
+        real *x = n->blocks[0].x + r * n->D;
+        memcpy(x, t, (size_t)n->D * sizeof *x);
+        add_to(x, p, n->D);
     }
 }
 
@@ -140,7 +142,7 @@ static void finish(void *context, int64_t piece, int worker)
     fill_rows(x2, param(n, b, B_O), rows, D);
     gemm(CblasNoTrans, CblasNoTrans, rows, D, D, 1, (b->normed ? b->normed : b->o) + from * D, D, param(n, b, W_O), D,
          1, x2, D);
-    for (int64_t i = 0; i < rows * D; i++) x2[i] += b->x[from * D + i];
+    add_to(x2, b->x + from * D, rows * D);
     for (int64_t r = from; r < from + rows; r++)
         norm_row(b->h2 + r * D, b->x2 + r * D, param(n, b, N2_GAIN), param(n, b, N2_BIAS), D, false, &b->mean2[r],
                  &b->scale2[r]);
@@ -149,7 +151,7 @@ static void finish(void *context, int64_t piece, int worker)
     gelu(m2, m1, rows * F);
     fill_rows(x_next, param(n, b, B_2), rows, D);
     gemm(CblasNoTrans, CblasNoTrans, rows, D, F, 1, m2, F, param(n, b, W_2), D, 1, x_next, D);
-    for (int64_t i = 0; i < rows * D; i++) x_next[i] += x2[i];
+    add_to(x_next, x2, rows * D);
 }
 
 /* Final norm, tied head and loss of the scored rows; logits become their gradient. */
@@ -253,7 +255,8 @@ static bool norms(void *context, int64_t l, double *out)
 
 static void *memory(void *context, int which)
 {
-    const net *n = context;
+    net *n = context;
+    n->shared = n->shared || which == 2 || which == 3;
     real *const all[] = {n->value, n->grad, n->first, n->second, n->dx};
     return all[which];
 }
@@ -333,6 +336,7 @@ static vla_status take_network(net *n, vla_error *error)
     if (!status) status = vla_alloc((void **)&n->loss_partial, n->pieces, sizeof(double), "network", error);
     if (!status) status = vla_alloc((void **)&n->correct_partial, n->pieces, sizeof(int64_t), "network", error);
     if (!status) status = vla_alloc((void **)&n->norm_partial, parts, sizeof(double), "network", error);
+    if (!status) status = vla_alloc((void **)&n->moving, parts, sizeof(bool), "network", error);
     if (!status) status = vla_alloc((void **)&n->scored, M, sizeof(int32_t), "network", error);
     return status;
 }
@@ -341,6 +345,7 @@ static void initialise(net *n, const vla_parameter *table, int64_t tensors, uint
 {
     real *all[] = {n->value, n->grad, n->first, n->second};
     for (int i = 0; i < 4; i++) memset(all[i], 0, (size_t)n->size * sizeof(real));
+    memset(n->moving, false, (size_t)pieces_of(n->size, PART) * sizeof *n->moving);
     for (int64_t i = 0; i < tensors; i++) {
         vla_rng rng = vla_rng_seed(seed, 1000 + (uint64_t)i);
         for (int64_t j = 0; j < table[i].rows * table[i].columns; j++)
@@ -365,6 +370,7 @@ static void destroy(void *context)
     vla_free(n->loss_partial);
     vla_free(n->correct_partial);
     vla_free(n->norm_partial);
+    vla_free(n->moving);
     vla_free(n->scored);
     free(n->blocks);
     free(n);

@@ -6,9 +6,9 @@
 #include "lib/train/network_code.h"
 
 enum {
-    ROWS = 128,   /* tokens in a piece of row-wise work */
-    COLUMNS = 64, /* columns of a weight's gradient in a piece */
-    PART = 4096   /* parameters in a piece of an update */
+    ROWS = 256,    /* tokens in a piece of row-wise work */
+    COLUMNS = 128, /* columns of a weight's gradient in a piece */
+    PART = 4096    /* parameters in a piece of an update */
 };
 
 typedef struct block {
@@ -45,7 +45,9 @@ typedef struct net {
     int64_t now; /* block that the running pieces belong to */
     const vla_adam *adam;
     real clip_scale;
-    double *norm_partial;
+    double *norm_partial; /* of every part: its gradients' sum of squares, then 0 or NaN by its parameters */
+    bool *moving;         /* parts of the parameters whose moments may not be 0 */
+    bool shared;          /* the caller may have written moments since the last update */
 } net;
 
 INLINE real *param(const net *n, const block *b, enum place p)
@@ -59,6 +61,6 @@ INLINE real *gradient(const net *n, const block *b, enum place p)
 
 void KERNEL(net_attend_back)(net *n);
 void KERNEL(net_backward)(void *context);
-double KERNEL(net_update)(void *context, const vla_adam *adam);
+double KERNEL(net_update)(void *context, const vla_adam *adam, bool *finite);
 
 #endif

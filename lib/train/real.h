@@ -20,6 +20,18 @@ INLINE void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t m, int64_t n, i
 
 /* The loops below run over padded widths: whole vectors, zeros at the end. */
 
+INLINE vec vsqrt(vec x)
+{
+#if VLA_VEC_BYTES == 64
+    return VLA_REAL_BITS == 64 ? (vec)_mm512_sqrt_pd((__m512d)x) : (vec)_mm512_sqrt_ps((__m512)x);
+#elif VLA_VEC_BYTES == 32
+    return VLA_REAL_BITS == 64 ? (vec)_mm256_sqrt_pd((__m256d)x) : (vec)_mm256_sqrt_ps((__m256)x);
+#else
+    for (int i = 0; i < LANES; i++) x[i] = real_sqrt(x[i]);
+    return x;
+#endif
+}
+
 INLINE real dotp(const real *x, const real *y, int64_t width)
 {
     vec sum = vset(0);
@@ -41,108 +53,108 @@ INLINE void axpy(real *y, real scale, const real *x, int64_t width)
     for (int64_t i = 0; i < width; i += LANES) vstore(y + i, vload(y + i) + vload(x + i) * scale);
 }
 
-/* y = M^T x for M [rows, width]: sums of rows, so that no vector is reduced. Two vectors of columns by four rows keep
- * eight sums in flight. */
-INLINE void product2(const real *M, const real *x, int64_t rows, int64_t width, int64_t from, real *y)
+/* One pass over a matrix M [rows, width] that changes it and multiplies by what it has become:
+ *
+ *   M = rows o M o columns + sum_i scale_i x_i y_i^T ;  out_j = M^T p_j
+ *
+ * Products are sums of rows, so that no vector is reduced. How many terms there are is fixed where the pass is inlined;
+ * one pass instead of one for each term is what a recurrence of small matrices gains most by, as it is bound by loads
+ * and stores. */
+typedef struct pass_terms {
+    const real *rows, *columns; /* [rows], [width]; NULL: 1 */
+    struct {
+        const real *x, *y; /* [rows], [width] */
+        real scale;
+    } add[4];
+    struct {
+        const real *p; /* [rows] */
+        real *out;     /* [width] */
+    } product[2];
+} pass_terms;
+
+INLINE void pass_columns(int adds, int products, int vectors, real *to, const real *from, int64_t rows, int64_t width,
+                         int64_t first, const pass_terms *s)
 {
-    vec s0[4], s1[4];
+    enum { ADDS = 4, PRODUCTS = 2, VECTORS = 2, WAYS = 4 };
+    const int ways = products == 1 ? 4 : 2;
+    vec y[ADDS][VECTORS], columns[VECTORS], sum[PRODUCTS][VECTORS][WAYS];
     UNROLL
-    for (int i = 0; i < 4; i++) s0[i] = s1[i] = vset(0);
-    int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
+    for (int c = 0; c < vectors; c++) {
+        const int64_t at = first + c * LANES;
         UNROLL
-        for (int i = 0; i < 4; i++) {
-            const real *row = M + (r + i) * width + from;
-            s0[i] += vload(row) * x[r + i];
-            s1[i] += vload(row + LANES) * x[r + i];
+        for (int i = 0; i < adds; i++) y[i][c] = vload(s->add[i].y + at) * s->add[i].scale;
+        columns[c] = s->columns ? vload(s->columns + at) : vset(1);
+        UNROLL
+        for (int j = 0; j < products; j++) {
+            UNROLL
+            for (int w = 0; w < ways; w++) sum[j][c][w] = vset(0);
+        }
+    }
+    int64_t r = 0;
+    for (; r + ways <= rows; r += ways) {
+        UNROLL
+        for (int w = 0; w < ways; w++) {
+            UNROLL
+            for (int c = 0; c < vectors; c++) {
+                const int64_t at = (r + w) * width + first + c * LANES;
+                vec m = vload(from + at);
+                if (s->columns) m *= columns[c];
+                if (s->rows) m *= s->rows[r + w];
+                UNROLL
+                for (int i = 0; i < adds; i++) m += y[i][c] * s->add[i].x[r + w];
+                if (adds) vstore(to + at, m);
+                UNROLL
+                for (int j = 0; j < products; j++) sum[j][c][w] += m * s->product[j].p[r + w];
+            }
         }
     }
     for (; r < rows; r++) {
-        s0[0] += vload(M + r * width + from) * x[r];
-        s1[0] += vload(M + r * width + from + LANES) * x[r];
+        UNROLL
+        for (int c = 0; c < vectors; c++) {
+            const int64_t at = r * width + first + c * LANES;
+            vec m = vload(from + at);
+            if (s->columns) m *= columns[c];
+            if (s->rows) m *= s->rows[r];
+            UNROLL
+            for (int i = 0; i < adds; i++) m += y[i][c] * s->add[i].x[r];
+            if (adds) vstore(to + at, m);
+            UNROLL
+            for (int j = 0; j < products; j++) sum[j][c][0] += m * s->product[j].p[r];
+        }
     }
-    vstore(y + from, (s0[0] + s0[1]) + (s0[2] + s0[3]));
-    vstore(y + from + LANES, (s1[0] + s1[1]) + (s1[2] + s1[3]));
+    UNROLL
+    for (int j = 0; j < products; j++) {
+        UNROLL
+        for (int c = 0; c < vectors; c++) {
+            vec total = sum[j][c][0] + sum[j][c][1];
+            if (ways == 4) total += sum[j][c][2] + sum[j][c][3];
+            vstore(s->product[j].out + first + c * LANES, total);
+        }
+    }
 }
 
-INLINE void product(const real *M, const real *x, int64_t rows, int64_t width, real *y)
+/* The new M goes to `to`, which may be `from`; NULL with no term to add. */
+INLINE void pass_over(int adds, int products, real *to, const real *from, int64_t rows, int64_t width,
+                      const pass_terms *s)
 {
     int64_t c = 0;
-    for (; c + 2 * LANES <= width; c += 2 * LANES) product2(M, x, rows, width, c, y);
-    for (; c < width; c += LANES) {
-        vec sum = vset(0);
-        for (int64_t r = 0; r < rows; r++) sum += vload(M + r * width + c) * x[r];
-        vstore(y + c, sum);
-    }
+    for (; c + 2 * LANES <= width; c += 2 * LANES) pass_columns(adds, products, 2, to, from, rows, width, c, s);
+    for (; c < width; c += LANES) pass_columns(adds, products, 1, to, from, rows, width, c, s);
 }
 
-/* y1 = M^T x1 and y2 = M^T x2 in one pass over M. */
-INLINE void products(const real *M, const real *x1, const real *x2, int64_t rows, int64_t width, real *y1, real *y2)
+/* The first `left` lanes of a row, or all where there are as many; zero in the rest. */
+INLINE vec get(const real *p, int64_t left)
 {
-    for (int64_t c = 0; c < width; c += LANES) {
-        vec a[4], b[4];
-        UNROLL
-        for (int i = 0; i < 4; i++) a[i] = b[i] = vset(0);
-        int64_t r = 0;
-        for (; r + 4 <= rows; r += 4) {
-            UNROLL
-            for (int i = 0; i < 4; i++) {
-                const vec m = vload(M + (r + i) * width + c);
-                a[i] += m * x1[r + i];
-                b[i] += m * x2[r + i];
-            }
-        }
-        for (; r < rows; r++) {
-            const vec m = vload(M + r * width + c);
-            a[0] += m * x1[r];
-            b[0] += m * x2[r];
-        }
-        vstore(y1 + c, (a[0] + a[1]) + (a[2] + a[3]));
-        vstore(y2 + c, (b[0] + b[1]) + (b[2] + b[3]));
-    }
+    return left >= LANES ? vload(p) : vload_part(p, left);
 }
-
-/* to = from + scale x y^T, [rows, width]; in place when to == from. */
-INLINE void outer_to(real *to, const real *from, real scale, const real *x, const real *y, int64_t rows, int64_t width)
+INLINE void put(real *p, vec x, int64_t left)
 {
-    for (int64_t c = 0; c < width; c += LANES) {
-        const vec column = vload(y + c) * scale;
-        for (int64_t r = 0; r < rows; r++) {
-            const int64_t at = r * width + c;
-            vstore(to + at, vload(from + at) + column * x[r]);
-        }
-    }
-}
-
-INLINE void outer(real *M, real scale, const real *x, const real *y, int64_t rows, int64_t width)
-{
-    outer_to(M, M, scale, x, y, rows, width);
-}
-
-/* M += x1 y1^T + x2 y2^T. */
-INLINE void outer2(real *M, const real *x1, const real *y1, const real *x2, const real *y2, int64_t rows, int64_t width)
-{
-    for (int64_t c = 0; c < width; c += LANES) {
-        const vec b1 = vload(y1 + c), b2 = vload(y2 + c);
-        for (int64_t r = 0; r < rows; r++) {
-            const int64_t at = r * width + c;
-            vstore(M + at, vload(M + at) + (b1 * x1[r] + b2 * x2[r]));
-        }
-    }
-}
-
-/* M += (x1 y1^T + y1 x1^T + x2 y2^T + y2 x2^T)/2, which keeps M symmetric. */
-INLINE void symmetric2(real *M, const real *x1, const real *y1, const real *x2, const real *y2, int64_t rows,
-                       int64_t width)
-{
-    const real half = (real)0.5;
-    for (int64_t c = 0; c < width; c += LANES) {
-        const vec a1 = vload(x1 + c) * half, b1 = vload(y1 + c) * half;
-        const vec a2 = vload(x2 + c) * half, b2 = vload(y2 + c) * half;
-        for (int64_t r = 0; r < rows; r++) {
-            const int64_t at = r * width + c;
-            vstore(M + at, vload(M + at) + ((b1 * x1[r] + a1 * y1[r]) + (b2 * x2[r] + a2 * y2[r])));
-        }
+    if (left >= LANES) {
+        vstore(p, x);
+    } else {
+        real lane[LANES];
+        memcpy(lane, &x, sizeof x);
+        memcpy(p, lane, (size_t)left * sizeof *p);
     }
 }
 

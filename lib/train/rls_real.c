@@ -6,14 +6,17 @@
  * dkh += ds p + P' dp, G += sym(dp kh^T), P' the matrix before the step. */
 #include "lib/train/state.h"
 
-static void direction(tape *t, const attention_shape *s, int64_t i)
+static void direction(tape *t, const attention_shape *s, int64_t i, bool keep)
 {
     const int64_t wk = t->wk;
     real *p = t->z + i * wk;
-    product(t->A, t->kh + i * wk, s->dk, wk, p);
-    t->s[i] = 1 + dotp(t->kh + i * wk, p, wk);
+    const real *kh = t->kh + i * wk, *p_before = row_of(t, s, t->z, i - 1, wk);
+    const pass_terms terms = {.add = {{p_before, p_before, i ? -1 / t->s[i - 1] : 0}}, .product = {{kh, p}}};
+    pass_over(1, 1, t->A, t->A, s->dk, wk, &terms);
+    t->s[i] = 1 + dotp(kh, p, wk);
     scaled(t->a + i * wk, p, 1 / t->s[i], NULL, wk);
-    outer(t->A, -1 / t->s[i], p, p, s->dk, wk);
+    if (keep && is_marked(t, s, i))
+        memcpy(t->A_marks + i / t->segment * s->dk * wk, t->A, (size_t)(s->dk * wk) * sizeof *t->A);
 }
 
 static void recur(tape *t, const attention_shape *s, const attention_rows *rows, bool tell, bool keep)
@@ -21,10 +24,8 @@ static void recur(tape *t, const attention_shape *s, const attention_rows *rows,
     tape_features(t, s, rows);
     tape_start(t, s);
     for (int64_t i = 0; i < s->len; i++) {
-        if (keep) tape_mark(t, s, i, true);
-        direction(t, s, i);
-        tape_residual(t, s, rows, i);
-        outer(t->S, 1, t->a + i * t->wk, t->r + i * t->wv, s->dk, t->wv);
+        direction(t, s, i, keep);
+        tape_write(t, s, rows, i, keep);
         tape_output(t, s, rows, i, tell);
     }
 }
@@ -36,22 +37,24 @@ static void forward(const attention_shape *s, const attention_rows *rows, real *
     recur(&t, s, rows, true, false);
 }
 
-static void back_direction(tape *t, const attention_shape *s, const real *P, int64_t i)
+static void back_direction(tape *t, const attention_shape *s, int64_t i)
 {
     const int64_t wk = t->wk;
-    const real *p = t->z + i * wk, *kh = t->kh + i * wk;
-    real *dp = t->x1, *g = t->x2;
-    const real inverse = 1 / t->s[i];
-    product(t->G, p, s->dk, wk, g);
+    const real *p = t->z + i * wk, *kh = t->kh + i * wk, *k_later = row_of(t, s, t->kh, i + 1, wk);
+    const real *dp_later = later(t->dx, i, wk);
+    real *dp = mine(t->dx, i, wk), *g = t->x2;
+    const real inverse = 1 / t->s[i], half = (real)0.5;
+    const pass_terms sums = {.add = {{dp_later, k_later, half}, {k_later, dp_later, half}}, .product = {{p, g}}};
+    pass_over(2, 1, t->G, t->G, s->dk, wk, &sums);
     const real ds = (dotp(p, g, wk) - dotp(t->da, p, wk)) * inverse * inverse;
     scaled(dp, t->da, inverse, NULL, wk);
     axpy(dp, -2 * inverse, g, wk);
     axpy(dp, ds, kh, wk);
-    product(P, dp, s->dk, wk, t->da);
+    const bool marked = is_marked(t, s, i);
+    const pass_terms before = {.add = {{marked ? t->zero : p, p, inverse}}, .product = {{dp, t->da}}};
+    pass_over(1, 1, t->A_back, marked ? t->A_marks + i / t->segment * s->dk * wk : t->A_back, s->dk, wk, &before);
     axpy(t->dkh, 1, t->da, wk);
     axpy(t->dkh, ds, p, wk);
-    clear(g, wk);
-    symmetric2(t->G, dp, kh, g, g, s->dk, wk);
 }
 
 static void backward(const attention_shape *s, const attention_rows *rows, const attention_gradients *d, real *scratch)
@@ -60,14 +63,12 @@ static void backward(const attention_shape *s, const attention_rows *rows, const
     tape_make(&t, s, scratch);
     recur(&t, s, rows, false, true);
     back_start(&t, s);
-    for (int64_t from = (s->len - 1) / SEGMENT * SEGMENT; s->len > 0 && from >= 0; from -= SEGMENT) {
-        for (int64_t i = replay(&t, s, from, true) - 1; i >= from; i--) {
-            back_output(&t, s, rows, d, i);
-            back_write(&t, s, t.S_steps + (i - from) * s->dv * t.wk, i);
-            back_direction(&t, s, t.A_steps + (i - from) * s->dk * t.wk, i);
-            clear(t.dkf, t.wk);
-            back_features(&t, s, rows, d, i);
-        }
+    for (int64_t i = s->len - 1; i >= 0; i--) {
+        back_output(&t, s, rows, d, i);
+        back_write(&t, s, i);
+        back_direction(&t, s, i);
+        clear(t.dkf, t.wk);
+        back_features(&t, s, rows, d, i);
     }
 }
 

@@ -112,10 +112,14 @@ static vla_status one_step(run *r, vla_loss *loss, vla_error *error)
                         vla_train_rate(t, step));
     vla_network_backward(r->network);
     const vla_adam adam = {vla_train_rate(t, step), 0.9, 0.999, 1e-8, t->decay, t->clip, step + 1};
-    const double norm = vla_network_update(r->network, &adam);
+    bool finite;
+    const double norm = vla_network_update(r->network, &adam, &finite);
     if (!isfinite(norm))
         return vla_fail(error, VLA_ERR_NUMERIC, "step %lld: the gradient is not finite (loss %g)", (long long)step + 1,
                         loss->loss);
+    if (!finite)
+        return vla_fail(error, VLA_ERR_NUMERIC, "step %lld: a parameter is not finite (rate %g)", (long long)step + 1,
+                        adam.lr);
     r->mark.curve[step] = loss->loss;
     r->mark.step++;
     r->steps_here++;

@@ -5,23 +5,34 @@
  * Adjoint of a step, with G = dL/dA (kept symmetric) and da from the state's adjoint:
  *   dx = (da - a (a.da))/|x|        dkh += A dx        G += sym(dx kh^T)
  *   ds = z^T G z/s^2                dz = -2 G z/s + ds uh        duh = ds z + A' dz        G += sym(dz uh^T)
- * where A' is A before the step, so A dx = A' dx - z (z.dx)/s (+ eps dx). One token costs about 20 dk^2 + 20 dk dv
- * multiply-adds. At the widths trained here (heads of 32, tens to hundreds of tokens) that is less work than the
- * chunkwise form's adjoint, whose products of C x C matrices only pay when dk is several times larger. */
+ * where A' is A before the step, so A dx = A' dx - z (z.dx)/s (+ eps dx), and z.dx, z.kh give G's sym(dx kh^T) z. */
 #include "lib/train/state.h"
 
-static void direction(tape *t, const attention_shape *s, int64_t i)
+static bool is_refreshed(const attention_shape *s, int64_t i)
+{
+    return s->refresh_period && i >= 0 && (i + 1) % s->refresh_period == 0;
+}
+
+static void add_diagonal(real *A, const attention_shape *s, int64_t width, real eps)
+{
+    for (int64_t c = 0; c < s->dk; c++) A[c * width + c] += eps;
+}
+
+/* z, s and a of token i; x = A kh of the A after the token, from A before it. */
+static void direction(tape *t, const attention_shape *s, int64_t i, bool keep)
 {
     const int64_t wk = t->wk;
-    real *z = t->z + i * wk, *a = t->a + i * wk;
-    const real *uh = t->uh + i * wk;
-    product(t->A, uh, s->dk, wk, z);
+    real *z = t->z + i * wk, *a = t->a + i * wk, *x = t->x1;
+    const real *uh = t->uh + i * wk, *kh = t->kh + i * wk, *z_before = row_of(t, s, t->z, i - 1, wk);
+    if (is_refreshed(s, i - 1)) add_diagonal(t->A, s, wk, s->refresh_eps);
+    const pass_terms terms = {.add = {{z_before, z_before, i ? -1 / t->s[i - 1] : 0}}, .product = {{uh, z}, {kh, x}}};
+    pass_over(1, 2, t->A, t->A, s->dk, wk, &terms);
     t->s[i] = 1 + dotp(uh, z, wk);
-    outer(t->A, -1 / t->s[i], z, z, s->dk, wk);
-    if (s->refresh_period && (i + 1) % s->refresh_period == 0)
-        for (int64_t c = 0; c < s->dk; c++) t->A[c * wk + c] += s->refresh_eps;
-    product(t->A, t->kh + i * wk, s->dk, wk, t->x1);
-    t->inv_x[i] = make_unit(a, t->x1, wk);
+    axpy(x, -dotp(z, kh, wk) / t->s[i], z, wk);
+    if (is_refreshed(s, i)) axpy(x, s->refresh_eps, kh, wk);
+    t->inv_x[i] = make_unit(a, x, wk);
+    if (keep && is_marked(t, s, i))
+        memcpy(t->A_marks + i / t->segment * s->dk * wk, t->A, (size_t)(s->dk * wk) * sizeof *t->A);
 }
 
 static void recur(tape *t, const attention_shape *s, const attention_rows *rows, bool tell, bool keep)
@@ -29,10 +40,8 @@ static void recur(tape *t, const attention_shape *s, const attention_rows *rows,
     tape_features(t, s, rows);
     tape_start(t, s);
     for (int64_t i = 0; i < s->len; i++) {
-        if (keep) tape_mark(t, s, i, true);
-        direction(t, s, i);
-        tape_residual(t, s, rows, i);
-        outer(t->S, 1, t->a + i * t->wk, t->r + i * t->wv, s->dk, t->wv);
+        direction(t, s, i, keep);
+        tape_write(t, s, rows, i, keep);
         tape_output(t, s, rows, i, tell);
     }
 }
@@ -44,27 +53,47 @@ static void forward(const attention_shape *s, const attention_rows *rows, real *
     recur(&t, s, rows, true, false);
 }
 
-/* dkh and duh of the token; G for the token before. */
-static void back_direction(tape *t, const attention_shape *s, const real *A, int64_t i)
+/* A before token i times dx and dz, into da and duh. */
+static void back_penalty(tape *t, const attention_shape *s, int64_t i, const real *dx, const real *dz)
+{
+    const int64_t wk = t->wk;
+    const real *z = t->z + i * wk, *from = t->A_back;
+    pass_terms terms = {.add = {{z, z, 1 / t->s[i]}}, .product = {{dx, t->da}, {dz, t->duh}}};
+    if (is_marked(t, s, i))
+        from = t->A_marks + i / t->segment * s->dk * wk, terms.add[0].x = t->zero;
+    else if (is_refreshed(s, i))
+        add_diagonal(t->A_back, s, wk, -s->refresh_eps);
+    pass_over(1, 2, t->A_back, from, s->dk, wk, &terms);
+}
+
+/* dkh and duh of the token. */
+static void back_direction(tape *t, const attention_shape *s, int64_t i)
 {
     const int64_t wk = t->wk;
     const real *z = t->z + i * wk, *uh = t->uh + i * wk, *kh = t->kh + i * wk, *a = t->a + i * wk;
-    real *dx = t->x1, *dz = t->x2, *g = t->duh;
+    const real *k_later = row_of(t, s, t->kh, i + 1, wk), *u_later = row_of(t, s, t->uh, i + 1, wk);
+    const real *dx_later = later(t->dx, i, wk), *dz_later = later(t->dz, i, wk);
+    real *dx = mine(t->dx, i, wk), *dz = mine(t->dz, i, wk), *g = t->x2;
     const real inverse = 1 / t->s[i], half = (real)0.5;
+    const pass_terms terms = {.add = {{dx_later, k_later, half},
+                                      {k_later, dx_later, half},
+                                      {dz_later, u_later, half},
+                                      {u_later, dz_later, half}},
+                              .product = {{z, g}}};
+    pass_over(4, 1, t->G, t->G, s->dk, wk, &terms);
     clear(dx, wk);
     add_unit_back(dx, t->da, a, t->inv_x[i], wk);
-    product(t->G, z, s->dk, wk, g);
+    const real dx_z = dotp(dx, z, wk);
     axpy(g, half * dotp(kh, z, wk), dx, wk);
-    axpy(g, half * dotp(dx, z, wk), kh, wk);
+    axpy(g, half * dx_z, kh, wk);
     const real ds = dotp(z, g, wk) * inverse * inverse;
     scaled(dz, g, -2 * inverse, NULL, wk);
     axpy(dz, ds, uh, wk);
-    products(A, dx, dz, s->dk, wk, t->da, t->duh);
+    back_penalty(t, s, i, dx, dz);
     axpy(t->dkh, 1, t->da, wk);
-    axpy(t->dkh, -inverse * dotp(z, dx, wk), z, wk);
-    if (s->refresh_period && (i + 1) % s->refresh_period == 0) axpy(t->dkh, s->refresh_eps, dx, wk);
+    axpy(t->dkh, -inverse * dx_z, z, wk);
+    if (is_refreshed(s, i)) axpy(t->dkh, s->refresh_eps, dx, wk);
     axpy(t->duh, ds, z, wk);
-    symmetric2(t->G, dx, kh, dz, uh, s->dk, wk);
 }
 
 static void store_u_back(tape *t, const attention_shape *s, const attention_rows *rows, const attention_gradients *d,
@@ -75,7 +104,7 @@ static void store_u_back(tape *t, const attention_shape *s, const attention_rows
     scaled(t->x2, t->uh + i * wk, root, NULL, wk); /* unit(u) */
     clear(t->x1, wk);
     add_unit_back(t->x1, t->duh, t->x2, t->inv_u[i] / root, wk);
-    memcpy(d->u + i * rows->u_stride, t->x1, (size_t)s->dk * sizeof *t->x1);
+    for (int64_t c = 0; c < s->dk; c += LANES) put(d->u + i * rows->u_stride + c, vload(t->x1 + c), s->dk - c);
 }
 
 static void backward(const attention_shape *s, const attention_rows *rows, const attention_gradients *d, real *scratch)
@@ -84,16 +113,14 @@ static void backward(const attention_shape *s, const attention_rows *rows, const
     tape_make(&t, s, scratch);
     recur(&t, s, rows, false, true);
     back_start(&t, s);
-    for (int64_t from = (s->len - 1) / SEGMENT * SEGMENT; s->len > 0 && from >= 0; from -= SEGMENT) {
-        for (int64_t i = replay(&t, s, from, true) - 1; i >= from; i--) {
-            const real dden = back_output(&t, s, rows, d, i);
-            back_write(&t, s, t.S_steps + (i - from) * s->dv * t.wk, i);
-            if (s->ratio) axpy(t.dqf, dden, t.n + i * t.wk, t.wk);
-            back_direction(&t, s, t.A_steps + (i - from) * s->dk * t.wk, i);
-            store_u_back(&t, s, rows, d, i);
-            memcpy(t.dkf, t.dn, (size_t)t.wk * sizeof *t.dn);
-            back_features(&t, s, rows, d, i);
-        }
+    for (int64_t i = s->len - 1; i >= 0; i--) {
+        const real dden = back_output(&t, s, rows, d, i);
+        back_write(&t, s, i);
+        if (s->ratio) axpy(t.dqf, dden, t.n + i * t.wk, t.wk);
+        back_direction(&t, s, i);
+        store_u_back(&t, s, rows, d, i);
+        memcpy(t.dkf, t.dn, (size_t)t.wk * sizeof *t.dn);
+        back_features(&t, s, rows, d, i);
     }
 }
 
