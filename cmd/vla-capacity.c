@@ -1,15 +1,15 @@
 /* vla-capacity: how many associations a memory holds, without training (recall) and trained (mqar, copy). */
+#include "cmd/capacity.h"
 #include "lib/base/file.h"
 #include "lib/base/status.h"
 #include "lib/base/threads.h"
-#include "lib/cli/options.h"
 #include "lib/cli/progress.h"
 #include "lib/op/inputs.h"
 #include "lib/op/registry.h"
 #include "lib/task/expect.h"
 #include "lib/task/recall_verdict.h"
 #include "lib/task/tables.h"
-#include "lib/task/trained.h"
+#include "lib/train/trained.h"
 
 #include <cblas.h>
 #include <fnmatch.h>
@@ -20,27 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *const key_names[] = {"gauss", "silu", "elu1", "orth", "input", "all", NULL};
-static const char *const gate_names[] = {"unit", "interpolate", "rls", "all", NULL};
-static const char *const u_names[] = {"tied", "random", NULL};
-static const char *const match_names[] = {"state", "none", NULL};
-static const char *const protocol_names[] = {"paper", "tuned", NULL};
-static const char *const form_names[] = {"paper", "zoology", NULL};
-static const char *const norm_names[] = {"none", "layer", "rms", NULL};
-static const char *const feature_names[] = {"elu1", "silu", "identity", NULL};
-
-typedef struct options {
-    vla_common common;
-    vla_range n, distractors;
-    vla_strings keys, gates;
-    int64_t trials, codebook, vocab, steps, batch;
-    double decay, u_scale, lr;
-    const char *u, *match, *from, *protocol, *mqar_form, *out_norm, *checkpoints, *dump;
-    bool quick, short_conv, gradients, norms;
-} options;
-
 typedef struct session { /* one run of the program */
-    options *o;
+    capacity_options *o;
     const char *word;
     vla_report *report;
     vla_records old; /* --from, --resume */
@@ -69,9 +50,10 @@ static vla_status add_row(void *context, vla_record *row, vla_error *error)
     }
     const char *kind = vla_record_text(row, "kind", ""), *status = vla_record_text(row, "status", "ok");
     if (strcmp(kind, "recall") == 0 || strcmp(kind, "train") == 0) {
-        s->run++;
+        const bool skipped = strcmp(status, "skip") == 0;
+        s->run += !skipped;
         s->passed += strcmp(status, "ok") == 0;
-        s->skipped += strcmp(status, "skip") == 0;
+        s->skipped += skipped;
         s->failed += strcmp(status, "fail") == 0;
     }
     s->refuted += strcmp(kind, "verdict") == 0 && strcmp(vla_record_text(row, "verdict", ""), "refuted") == 0;
@@ -80,7 +62,7 @@ static vla_status add_row(void *context, vla_record *row, vla_error *error)
 
 /* A case is also named by any of its rows: recall/vla/gauss/d64_n48 asks for the curve recall/vla/gauss/d64, and
  * mqar/vla/tuned/n24_T73 for its networks of every rate and seed. */
-static bool matches(const options *o, const char *label)
+static bool matches(const capacity_options *o, const char *label)
 {
     const vla_strings *cases = &o->common.cases, *filters = &o->common.filters;
     if (cases->count == 0 && filters->count == 0) return true;
@@ -102,8 +84,10 @@ static bool is_wanted(void *context, const char *label, const char *key)
         printf("%s\n", label);
         return false;
     }
-    for (int64_t i = 0; i < s->old.count; i++)
-        if (strcmp(vla_record_text(s->old.rows[i], "key", ""), key) == 0) return false;
+    for (int64_t i = 0; i < s->old.count; i++) /* a failed one is tried again */
+        if (strcmp(vla_record_text(s->old.rows[i], "key", ""), key) == 0 &&
+            strcmp(vla_record_text(s->old.rows[i], "status", ""), "fail") != 0)
+            return false;
     return true;
 }
 
@@ -167,7 +151,7 @@ static int keys_of(const vla_strings *names, bool has_input, vla_key_source *key
 
 static vla_recall_settings recall_settings(const session *s)
 {
-    const options *o = s->o;
+    const capacity_options *o = s->o;
     vla_recall_settings r = vla_recall_settings_default();
     const int ops = vla_common_ops(&o->common, r.ops);
     if (ops) r.op_count = ops;
@@ -248,7 +232,7 @@ static int position(const char *const *names, const char *name)
     return -1;
 }
 
-static vla_trained_settings trained_settings(const options *o, vla_task_kind kind)
+static vla_trained_settings trained_settings(const capacity_options *o, vla_task_kind kind)
 {
     static const int64_t quick_n[] = {4};
     static const vla_op quick_op = VLA_VLA;
@@ -257,7 +241,7 @@ static vla_trained_settings trained_settings(const options *o, vla_task_kind kin
     if (o->quick) s.quick = true, s.vocab = 32, s.n = quick_n, s.n_count = 1, s.ops[0] = quick_op, s.op_count = 1;
     const int ops = vla_common_ops(&o->common, s.ops);
     if (ops) s.op_count = ops;
-    s.tuned = position(protocol_names, o->protocol) == 1;
+    s.tuned = position(capacity_protocol_names, o->protocol) == 1;
     s.published = o->common.preset != NULL;
     if (o->n.count && kind != VLA_COPY) s.n = o->n.values, s.n_count = o->n.count;
     if (o->common.T.count) s.T = o->common.T.values, s.T_count = o->common.T.count;
@@ -266,19 +250,19 @@ static vla_trained_settings trained_settings(const options *o, vla_task_kind kin
     if (o->vocab) s.vocab = o->vocab;
     s.steps = o->steps, s.batch = o->batch, s.lr = o->lr;
     s.conv = o->short_conv ? 4 : 0;
-    s.out_norm = position(norm_names, o->out_norm);
+    s.out_norm = position(capacity_norm_names, o->out_norm);
     if (vla_isa_parse(o->common.isa, &isa)) s.isa = isa;
     s.checkpoints = o->checkpoints, s.resume = o->common.resume, s.dump = o->dump;
     s.gradients = o->gradients, s.norms = o->norms;
     if (o->common.lambda0_given) s.lambda0 = o->common.lambda0;
-    s.features = position(feature_names, o->common.features);
+    s.features = position(capacity_feature_names, o->common.features);
     if (o->common.refresh_period) s.refresh_period = o->common.refresh_period, s.refresh_eps = o->common.refresh_eps;
     return s;
 }
 
 static vla_status trained(session *s, const vla_row_sink *sink, vla_error *error)
 {
-    const bool zoology = position(form_names, s->o->mqar_form) == 1;
+    const bool zoology = position(capacity_form_names, s->o->mqar_form) == 1;
     const vla_task_kind kind = strcmp(s->word, "copy") == 0 ? VLA_COPY : zoology ? VLA_MQAR_ZOOLOGY : VLA_MQAR;
     const vla_trained_settings settings = trained_settings(s->o, kind);
     const vla_trained_watch watch = {tell, s};
@@ -293,102 +277,6 @@ static vla_status trained(session *s, const vla_row_sink *sink, vla_error *error
     status = vla_trained_table(&s->all, kind, sink, error);
     if (s->table) vla_trained_tables(stdout, &s->all);
     return status;
-}
-
-static void free_options(options *o)
-{
-    vla_range_free(&o->n);
-    vla_range_free(&o->distractors);
-    vla_strings_free(&o->keys);
-    vla_strings_free(&o->gates);
-    vla_common_free(&o->common);
-}
-
-static vla_option option(const char *name, vla_option_type type, void *target, const char *argument, const char *help)
-{
-    return (vla_option){.name = name, .type = type, .target = target, .argument = argument, .help = help};
-}
-
-static vla_option bounded(vla_option row, double min, double max)
-{
-    row.min = min, row.max = max;
-    return row;
-}
-
-static vla_option among(vla_option row, const char *const *choices)
-{
-    row.choices = choices;
-    return row;
-}
-
-static bool parse(options *o, int argc, char **argv, vla_strings *words, int *exit_code)
-{
-    const double most = 1 << 24;
-    const vla_option rows[] = {
-        bounded(option("n", VLA_OPT_RANGE, &o->n, "RANGE", "pairs (default: recall 1 to 4d, mqar 4,8,12,16,24)"), 1,
-                most),
-        option("from", VLA_OPT_TEXT, &o->from, "FILE",
-               "judge and plot earlier records, measure nothing (default: none)"),
-        {.name = NULL}};
-    const vla_option recall_rows[] = {
-        among(option("keys", VLA_OPT_LIST, &o->keys, "LIST",
-                     "gauss silu elu1 orth input, or all (default: all, or input with --input)"),
-              key_names),
-        bounded(option("trials", VLA_OPT_INT, &o->trials, "N", "random repetitions (default: 20)"), 1, 1 << 20),
-        bounded(
-            option("codebook", VLA_OPT_INT, &o->codebook, "N", "Gaussian vectors values are drawn from (default: 128)"),
-            2, 1 << 20),
-        bounded(option("distractors", VLA_OPT_RANGE, &o->distractors, "RANGE",
-                       "pairs written between storing and asking (default: 0)"),
-                0, most),
-        among(option("gate", VLA_OPT_LIST, &o->gates, "LIST",
-                     "vla's write: unit interpolate rls, or all (default: unit)"),
-              gate_names),
-        among(option("u", VLA_OPT_CHOICE, &o->u, "NAME", "vla's penalty: tied to the key, or random (default: tied)"),
-              u_names),
-        bounded(option("u-scale", VLA_OPT_REAL, &o->u_scale, "X", "length of u times sqrt(d) (default: 1)"), 0, 1e150),
-        bounded(option("decay", VLA_OPT_REAL, &o->decay, "X", "decay's gate g (default: 0.88)"), 0, 1),
-        among(option("match", VLA_OPT_CHOICE, &o->match, "NAME",
-                     "state: wider keys for memories of one matrix (default: none)"),
-              match_names),
-        {.name = NULL}};
-    const vla_option trained_rows[] = {
-        among(option("protocol", VLA_OPT_CHOICE, &o->protocol, "NAME",
-                     "paper: the authors' settings; tuned: one grid of rates for all (default: paper)"),
-              protocol_names),
-        among(option("mqar-form", VLA_OPT_CHOICE, &o->mqar_form, "NAME",
-                     "paper, or zoology: gaps and fillers (default: paper)"),
-              form_names),
-        option("quick", VLA_OPT_FLAG, &o->quick, NULL, "a small network on 4 pairs, in seconds (default: off)"),
-        bounded(option("steps", VLA_OPT_INT, &o->steps, "N", "training steps (default: the protocol's)"), 1, 1 << 30),
-        bounded(option("batch", VLA_OPT_INT, &o->batch, "N", "sequences a step (default: the protocol's)"), 1, 1 << 20),
-        bounded(option("lr", VLA_OPT_REAL, &o->lr, "X", "learning rate (default: the protocol's)"), 1e-300, 1e300),
-        bounded(option("vocab", VLA_OPT_INT, &o->vocab, "N", "tokens (default: 128)"), 3, 1 << 20),
-        option("short-conv", VLA_OPT_FLAG, &o->short_conv, NULL,
-               "a causal convolution of 4 taps on q, k and v (default: off)"),
-        among(option("out-norm", VLA_OPT_CHOICE, &o->out_norm, "NAME",
-                     "none, layer or rms before W_o, for every operator (default: the protocol's)"),
-              norm_names),
-        option("checkpoint", VLA_OPT_TEXT, &o->checkpoints, "DIR",
-               "keep training states there; --resume goes on from them (default: none)"),
-        option("dump", VLA_OPT_TEXT, &o->dump, "DIR",
-               "q, k, v and u of the trained network's last block (default: none)"),
-        option("gradients", VLA_OPT_FLAG, &o->gradients, NULL,
-               "|dL/dx| against lag, untrained and trained (default: off)"),
-        option("norms", VLA_OPT_FLAG, &o->norms, NULL,
-               "state norms of the untrained network at 1,000 tokens (default: off)"),
-        {.name = NULL}};
-    vla_option_group groups[4 + VLA_COMMON_GROUPS] = {
-        {"vla-capacity", rows}, {"recall", recall_rows}, {"mqar and copy", trained_rows}};
-    const vla_option_group *shared = vla_common_groups(&o->common);
-    if (!shared) return *exit_code = 2, false;
-    memcpy(groups + 3, shared, (VLA_COMMON_GROUPS + 1) * sizeof *groups);
-    const vla_cli cli = {
-        "vla-capacity", "vla-capacity recall | mqar | copy [OPTIONS]",
-        "How many associations a memory holds: recall writes random pairs and asks for each; mqar and copy train a\n"
-        "two-layer transformer on the paper's tasks.",
-        groups, &o->common};
-    return vla_cli_parse(&cli, argc, argv, words, stdout, stderr, exit_code);
 }
 
 static int complain(const vla_error *error)
@@ -469,17 +357,12 @@ static int result_of(const session *s)
     return s->refuted && c->fail_on && strcmp(c->fail_on, "refuted") == 0 ? 5 : 0;
 }
 
-static int start(options *o, const vla_strings *words)
+static int start(capacity_options *o, const char *task)
 {
-    static const char *const accepted[] = {"recall", "mqar", "copy", NULL};
-    session s = {.o = o, .word = words->count == 1 ? words->values[0] : NULL};
+    session s = {.o = o, .word = task};
     vla_error error = {0};
     vla_interrupt_install();
-    vla_status status = VLA_OK;
-    if (position(accepted, s.word) < 0)
-        status = vla_fail(&error, VLA_ERR_ARGUMENT, "%s%s%s: recall, mqar or copy is accepted", words->count ? "'" : "",
-                          words->count ? words->values[words->count - 1] : "no task", words->count ? "'" : "");
-    if (!status) status = open_session(&s, &error);
+    vla_status status = open_session(&s, &error);
     if (!status) status = run(&s, &error);
     status = close_session(&s, status, &error);
     if (status) return complain(&error);
@@ -491,14 +374,12 @@ static int start(options *o, const vla_strings *words)
 
 int main(int argc, char **argv)
 {
-    options o = {.trials = 20, .codebook = 128, .decay = 0.88, .u_scale = 1};
-    vla_common_init(&o.common);
-    vla_strings words = {0};
+    capacity_options o;
+    const char *task;
     int exit_code = 0;
     setlocale(LC_ALL, "C");
     openblas_set_num_threads(1); /* work is shared out by the pool */
-    if (parse(&o, argc, argv, &words, &exit_code)) exit_code = start(&o, &words);
-    vla_strings_free(&words);
-    free_options(&o);
+    if (capacity_parse(&o, argc, argv, &task, &exit_code)) exit_code = start(&o, task);
+    capacity_free(&o);
     return exit_code;
 }

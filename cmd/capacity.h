@@ -1,0 +1,26 @@
+/* vla-capacity's options: what each task takes, with this program's own defaults. */
+#ifndef CMD_CAPACITY_H
+#define CMD_CAPACITY_H
+#include "lib/cli/options.h"
+
+typedef struct capacity_options {
+    vla_common common;
+    vla_range n, distractors;
+    vla_strings keys, gates;
+    int64_t trials, codebook, vocab, steps, batch;
+    double decay, u_scale, lr;
+    const char *u, *match, *from, *protocol, *mqar_form, *out_norm, *checkpoints, *dump;
+    bool quick, short_conv, gradients, norms;
+} capacity_options;
+
+extern const char *const capacity_key_names[],
+    *const capacity_gate_names[], *const capacity_protocol_names[], *const capacity_form_names[],
+                                                                        *const capacity_norm_names[],
+                                                                            *const capacity_feature_names[];
+
+/* Parses argv; *task is recall, mqar or copy. Refuses a task that does not exist and an option of another task, by
+ * name. False: leave main with *exit_code. */
+bool capacity_parse(capacity_options *options, int argc, char **argv, const char **task, int *exit_code);
+void capacity_free(capacity_options *options);
+
+#endif
