@@ -190,6 +190,23 @@ static vla_status recall_figures(shelf *s, vla_error *error)
     return status;
 }
 
+static bool is_true(const vla_record *row, const char *name)
+{
+    const vla_value *value = vla_record_get(row, name);
+    return value && value->type == VLA_VALUE_BOOL && value->boolean;
+}
+
+/* A network trained to the end, not one that only tried a rate. */
+static bool is_scored(const vla_record *row)
+{
+    return text_is(row, "kind", "train") && text_is(row, "status", "ok") && !is_true(row, "search");
+}
+
+static bool is_lengthened(const vla_record *row)
+{
+    return text_is(row, "task", "mqar") && number(row, "T") > 3 * number(row, "n") + 1;
+}
+
 /* Accuracy against n or T: the median over seeds, bars from the lowest to the highest. */
 static vla_status trained_accuracy(shelf *s, const char *field, vla_error *error)
 {
@@ -199,14 +216,14 @@ static vla_status trained_accuracy(shelf *s, const char *field, vla_error *error
           true, false);
     for (int64_t i = 0; i < s->records->count; i++) {
         const vla_record *row = s->records->rows[i];
-        if (!text_is(row, "kind", "train") || text_is(row, "task", "copy") || !text_is(row, "status", "ok")) continue;
+        if (!is_scored(row) || text_is(row, "task", "copy") || is_lengthened(row) != (field[0] == 'T')) continue;
         double values[POINTS];
         int64_t seeds = 0;
         bool first = true;
         for (int64_t j = 0; j < s->records->count && seeds < POINTS; j++) {
             const vla_record *other = s->records->rows[j];
-            if (!text_is(other, "kind", "train") || !text_is(other, "cell", vla_record_text(row, "cell", "")) ||
-                !text_is(other, "status", "ok") || number(other, "lr") != number(row, "lr"))
+            if (!is_scored(other) || !text_is(other, "cell", vla_record_text(row, "cell", "")) ||
+                number(other, "lr") != number(row, "lr"))
                 continue;
             if (j < i) first = false;
             values[seeds++] = number(other, "accuracy");
@@ -220,19 +237,51 @@ static vla_status trained_accuracy(shelf *s, const char *field, vla_error *error
     return finish(s, error);
 }
 
+/* Of one task, size and protocol. */
+static bool same_setting(const vla_record *a, const vla_record *b)
+{
+    return text_is(a, "task", vla_record_text(b, "task", "")) &&
+           text_is(a, "protocol", vla_record_text(b, "protocol", "")) && number(a, "T") == number(b, "T") &&
+           vla_record_number(a, "n", 0) == vla_record_number(b, "n", 0);
+}
+
+/* Loss against step, a line for every operator: its first network in the records. */
+static vla_status loss_by_step(shelf *s, const vla_record *like, vla_error *error)
+{
+    char name[NAME], title[2 * NAME], pairs[32] = "";
+    const double n = vla_record_number(like, "n", 0);
+    if (n > 0) snprintf(pairs, sizeof pairs, "n%.0f_", n);
+    snprintf(name, sizeof name, "training_%.20s_%.10s_%sT%.0f", vla_record_text(like, "task", "?"),
+             vla_record_text(like, "protocol", "?"), pairs, number(like, "T"));
+    snprintf(title, sizeof title, "Training loss, %.20s, %.0f tokens, protocol %.10s",
+             vla_record_text(like, "task", "?"), number(like, "T"), vla_record_text(like, "protocol", "?"));
+    start(s->p, name, title, "step", "cross-entropy (nats)", false, true);
+    for (int op = 0; op < VLA_OPS; op++)
+        for (int64_t i = 0; i < s->records->count; i++) {
+            const vla_record *row = s->records->rows[i];
+            const vla_value *curve = vla_record_get(row, "curve");
+            if (!is_scored(row) || !same_setting(row, like) || !text_is(row, "op", vla_op_name((vla_op)op)) || !curve ||
+                curve->type != VLA_VALUE_REALS)
+                continue;
+            const double stretch = number(row, "steps") / (double)curve->reals.count;
+            for (int64_t k = 0; k < curve->reals.count; k++)
+                put(s->p, vla_op_name((vla_op)op), VLA_LINES, ((double)k + 0.5) * stretch, curve->reals.data[k], 0, 0);
+            break;
+        }
+    return finish(s, error);
+}
+
 static vla_status training_curves(shelf *s, vla_error *error)
 {
-    start(s->p, "training_curves", "Training loss", "step", "cross-entropy (nats)", false, true);
-    for (int64_t i = 0; i < s->records->count; i++) {
+    vla_status status = VLA_OK;
+    for (int64_t i = 0; !status && i < s->records->count; i++) {
         const vla_record *row = s->records->rows[i];
-        const vla_value *curve = vla_record_get(row, "curve");
-        if (!text_is(row, "kind", "train") || !curve || curve->type != VLA_VALUE_REALS) continue;
-        const double stretch = number(row, "steps") / (double)curve->reals.count;
-        for (int64_t k = 0; k < curve->reals.count; k++)
-            put(s->p, vla_record_text(row, "case", "?"), VLA_LINES, ((double)k + 0.5) * stretch, curve->reals.data[k],
-                0, 0);
+        bool first = is_scored(row);
+        for (int64_t j = 0; first && j < i; j++)
+            first = !(is_scored(s->records->rows[j]) && same_setting(s->records->rows[j], row));
+        if (first) status = loss_by_step(s, row, error);
     }
-    return finish(s, error);
+    return status;
 }
 
 static vla_status gradient_by_lag(shelf *s, vla_error *error)

@@ -1,4 +1,4 @@
-#include "lib/task/trained.h"
+#include "lib/train/trained.h"
 #include "lib/base/file.h"
 #include "lib/base/random.h"
 #include "lib/base/sizes.h"
@@ -11,7 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LABEL = 160, CURVE = 200, NORM_T = 1000 };
+enum {
+    LABEL = 160,
+    CURVE = 200,
+    NORM_T = 1000,
+    TUNED_STEPS = 4000,
+    SEARCH_SHARE = 4 /* a rate is tried for this part of the steps */
+};
 static const char *const task_names[] = {"mqar", "mqar-zoology", "copy"};
 static const char *const norm_names[] = {"none", "layer", "rms"};
 static const char *const feature_names[] = {"elu1", "silu", "identity"};
@@ -22,6 +28,7 @@ typedef struct job { /* one network trained once */
     int64_t n, T;
     uint64_t seed;
     double lr;
+    bool search; /* a short run that tries a rate */
     vla_sequences sequences;
     vla_train train;
     char label[LABEL], cell[LABEL], checkpoint[1024], task[96];
@@ -101,7 +108,7 @@ static void label_job(job *j)
     if (s->features >= 0) used += snprintf(j->cell + used, (size_t)(LABEL - used), "_%s", feature_names[c.features]);
     if (s->refresh_period >= 0) snprintf(j->cell + used, (size_t)(LABEL - used), "_refresh%" PRId64, c.refresh_period);
     if (s->tuned)
-        snprintf(j->label, LABEL, "%.120s_lr%g_s%" PRIu64, j->cell, j->lr, j->seed);
+        snprintf(j->label, LABEL, "%.110s_%slr%g_s%" PRIu64, j->cell, j->search ? "search_" : "", j->lr, j->seed);
     else
         snprintf(j->label, LABEL, "%.120s_s%" PRIu64, j->cell, j->seed);
 }
@@ -118,15 +125,17 @@ static void place_checkpoint(job *j)
     j->train.resume = j->s->resume;
 }
 
-/* Steps, batch and rate: the protocol's, where not given. Long contexts and copying have the authors' shorter runs. */
+/* Steps, batch and rate: the protocol's, where not given. Sequences lengthened by more questions and copying have the
+ * authors' shorter runs. */
 static void set_schedule(job *j)
 {
     const vla_trained_settings *s = j->s;
     vla_train *t = &j->train;
-    const bool copy = s->kind == VLA_COPY, lengthened = !copy && s->T != NULL;
-    t->steps = s->quick ? 600 : s->tuned ? 8000 : copy ? 1500 : lengthened ? 2000 : 3000;
+    const bool copy = s->kind == VLA_COPY, lengthened = !copy && j->T > vla_sequences_length(s->kind, j->n);
+    t->steps = s->quick ? 600 : s->tuned ? TUNED_STEPS : copy ? 1500 : lengthened ? 2000 : 3000;
     t->batch = s->batch ? s->batch : copy && !s->tuned ? 32 : 64;
     if (s->steps > 0) t->steps = s->steps;
+    if (j->search) t->steps = (t->steps + SEARCH_SHARE - 1) / SEARCH_SHARE;
     t->warmup = t->steps / 10;
     t->lr = j->lr;
     t->decay = 0.01, t->clip = 1;
@@ -135,9 +144,10 @@ static void set_schedule(job *j)
     if (s->tuned) t->check_every = 250, t->patience = 8, t->enough = 0.9995;
 }
 
-static void make_job(job *j, const vla_trained_settings *s, vla_op op, int64_t n, int64_t T, uint64_t seed, double lr)
+static void make_job(job *j, const vla_trained_settings *s, vla_op op, int64_t n, int64_t T, uint64_t seed, double lr,
+                     bool search)
 {
-    *j = (job){.s = s, .op = op, .n = n, .T = T, .seed = seed, .lr = lr};
+    *j = (job){.s = s, .op = op, .n = n, .T = T, .seed = seed, .lr = lr, .search = search};
     j->sequences = (vla_sequences){s->kind, s->vocab, n, T, seed};
     snprintf(j->task, sizeof j->task, "%s vocab %" PRId64 " n %" PRId64 " T %" PRId64 " seed %" PRIu64,
              task_names[s->kind], s->vocab, n, T, seed);
@@ -190,7 +200,7 @@ static bool describe(vla_record *row, const job *j)
            vla_record_int(row, "T", j->T) && vla_record_int(row, "vocab", s->vocab) &&
            vla_record_int(row, "seed", (int64_t)j->seed) && vla_record_real(row, "lr", j->lr) &&
            vla_record_string(row, "out_norm", norm_names[c->out_norm]) && vla_record_int(row, "conv", c->conv) &&
-           vla_record_bool(row, "standard", is_standard(s)) &&
+           vla_record_bool(row, "standard", is_standard(s)) && vla_record_bool(row, "search", j->search) &&
            vla_record_string(row, "features", feature_names[c->features]) &&
            vla_record_real(row, "lambda0", c->lambda0) && vla_record_int(row, "refresh_period", c->refresh_period);
 }
@@ -228,7 +238,7 @@ static vla_status add_result(const runner *x, const job *j, const vla_train_resu
 static vla_status add_failure(const runner *x, const job *j, const vla_error *why, vla_error *error)
 {
     vla_record *row = vla_record_create("train");
-    const bool ok = row && describe(row, j) && vla_record_string(row, "status", "fail") &&
+    const bool ok = row && describe(row, j) && vla_record_string(row, "status", j->search ? "skip" : "fail") &&
                     vla_record_string(row, "reason", why->message);
     return ok ? x->sink->add(x->sink->context, row, error) : no_memory(row, error);
 }
@@ -324,21 +334,31 @@ static const vla_record *known_row(const runner *x, const char *key)
 {
     for (int64_t i = 0; x->known && i < x->known->count; i++) {
         const vla_record *row = x->known->rows[i];
-        if (strcmp(vla_record_text(row, "kind", ""), "train") == 0 && strcmp(vla_record_text(row, "key", ""), key) == 0)
+        if (strcmp(vla_record_text(row, "kind", ""), "train") == 0 &&
+            strcmp(vla_record_text(row, "status", ""), "fail") != 0 && /* is tried again */
+            strcmp(vla_record_text(row, "key", ""), key) == 0)
             return row;
     }
     return NULL;
 }
 
-/* Trains one network unless it is known or not wanted. *validation: what a rate is chosen by, NaN when it did not run.
- */
-static vla_status run_job(runner *x, job *j, double *validation, vla_error *error)
+typedef struct outcome {
+    bool done;               /* there is a row: of this run or an earlier one */
+    double validation, loss; /* what a rate is chosen by; NaN where it diverged */
+} outcome;
+
+/* Trains one network unless it is known or not wanted. */
+static vla_status run_job(runner *x, job *j, outcome *out, vla_error *error)
 {
     char key[17];
-    *validation = (double)NAN;
+    *out = (outcome){false, (double)NAN, (double)NAN};
     key_of(j, key);
     const vla_record *old = known_row(x, key);
-    if (old) return *validation = vla_record_number(old, "validation", (double)NAN), VLA_OK;
+    if (old) {
+        *out = (outcome){true, vla_record_number(old, "validation", (double)NAN),
+                         vla_record_number(old, "loss", (double)NAN)};
+        return VLA_OK;
+    }
     if (x->sink->wanted && !x->sink->wanted(x->sink->context, j->label, key)) return VLA_OK;
     x->now = j;
     j->train.context = &j->sequences;
@@ -347,17 +367,18 @@ static vla_status run_job(runner *x, job *j, double *validation, vla_error *erro
     vla_network *network = NULL;
     vla_train_result result = {.curve = NULL};
     vla_error why = {0};
-    vla_status status = j->s->gradients ? untrained_gradients(x, j, error) : VLA_OK;
+    const bool gradients = j->s->gradients && !j->search;
+    vla_status status = gradients ? untrained_gradients(x, j, error) : VLA_OK;
     if (status) return status;
     status = vla_train_run(&j->train, x->pool, tell, x, &network, &result, &why);
-    if (status == VLA_ERR_NUMERIC) return add_failure(x, j, &why, error);
+    if (status == VLA_ERR_NUMERIC) return out->done = true, add_failure(x, j, &why, error);
     if (status) return vla_fail(error, why.status, "%s: %s", j->label, why.message);
-    *validation = result.validation;
     if (result.stop != VLA_STOP_ASKED) {
+        *out = (outcome){true, result.validation, result.loss};
         status = add_result(x, j, &result, vla_network_size(network), error);
-        if (!status && j->s->gradients) status = add_gradients(x, j, network, true, error);
+        if (!status && gradients) status = add_gradients(x, j, network, true, error);
     }
-    if (!status && j->s->dump) status = dump(j, network, error);
+    if (!status && j->s->dump && !j->search) status = dump(j, network, error);
     vla_network_destroy(network);
     vla_train_result_free(&result);
     return status;
@@ -367,31 +388,43 @@ enum { MOST_RATES = 12 };
 static const double GRID[] = {1e-4, 3e-4, 1e-3, 3e-3, 1e-2};
 
 typedef struct search {
-    double lr[MOST_RATES], accuracy[MOST_RATES];
-    int count, best;
+    double lr[MOST_RATES];
+    outcome of[MOST_RATES];
+    int count, best; /* best: -1 until a rate did not diverge */
+    bool whole;      /* every rate so far has its row */
 } search;
+
+static bool is_better(const outcome *a, const outcome *b)
+{
+    return a->validation > b->validation || (a->validation == b->validation && a->loss < b->loss);
+}
 
 static vla_status try_rate(runner *x, const job *like, double lr, search *found, vla_error *error)
 {
     job j;
-    make_job(&j, like->s, like->op, like->n, like->T, like->seed, lr);
-    double accuracy;
-    const vla_status status = run_job(x, &j, &accuracy, error);
-    found->lr[found->count] = lr;
-    found->accuracy[found->count++] = isnan(accuracy) ? -1 : accuracy;
-    if (found->accuracy[found->count - 1] > found->accuracy[found->best]) found->best = found->count - 1;
-    return status;
+    const int i = found->count;
+    make_job(&j, like->s, like->op, like->n, like->T, like->seed, lr, true);
+    const vla_status status = run_job(x, &j, &found->of[i], error);
+    if (status) return status;
+    found->lr[i] = lr;
+    found->count++;
+    found->whole = found->whole && found->of[i].done;
+    if (!isnan(found->of[i].validation) && (found->best < 0 || is_better(&found->of[i], &found->of[found->best])))
+        found->best = i;
+    return VLA_OK;
 }
 
-/* The grid with the first seed; while the best rate is the largest or smallest tried, one more beyond it. */
+/* The grid with the first seed; while the best rate is the largest or smallest tried, one more beyond it. *lr is NaN
+ * while a rate has no row yet (stopped, or left to another machine) or where all diverged. */
 static vla_status choose_rate(runner *x, const job *like, double *lr, vla_error *error)
 {
-    search found = {.count = 0};
+    search found = {.best = -1, .whole = true};
     vla_status status = VLA_OK;
+    *lr = (double)NAN;
     for (size_t i = 0; !status && !x->stopped && i < sizeof GRID / sizeof *GRID; i++)
         status = try_rate(x, like, GRID[i], &found, error);
     double lowest = GRID[0], highest = GRID[sizeof GRID / sizeof *GRID - 1];
-    while (!status && !x->stopped && found.count < MOST_RATES && found.accuracy[found.best] > 0) {
+    while (!status && !x->stopped && found.whole && found.best >= 0 && found.count < MOST_RATES) {
         const double best = found.lr[found.best];
         if (best <= lowest)
             status = try_rate(x, like, lowest /= 3, &found, error);
@@ -400,21 +433,22 @@ static vla_status choose_rate(runner *x, const job *like, double *lr, vla_error 
         else
             break;
     }
-    *lr = found.lr[found.best];
+    if (!status && !x->stopped && found.whole && found.best >= 0) *lr = found.lr[found.best];
     return status;
 }
 
 static vla_status run_cell(runner *x, vla_op op, int64_t n, int64_t T, vla_error *error)
 {
     const vla_trained_settings *s = x->s;
-    double lr = s->lr > 0 ? s->lr : s->quick ? 2e-3 : 3e-4, accuracy;
+    double lr = s->lr > 0 ? s->lr : s->quick ? 2e-3 : 3e-4;
     job j;
-    make_job(&j, s, op, n, T, (uint64_t)s->seeds[0], lr);
+    outcome out;
+    make_job(&j, s, op, n, T, (uint64_t)s->seeds[0], lr, false);
     vla_status status = VLA_OK;
     if (s->tuned && !(s->lr > 0)) status = choose_rate(x, &j, &lr, error);
-    for (int64_t i = 0; !status && !x->stopped && i < s->seed_count; i++) {
-        make_job(&j, s, op, n, T, (uint64_t)s->seeds[i], lr);
-        status = run_job(x, &j, &accuracy, error);
+    for (int64_t i = 0; !status && !x->stopped && !isnan(lr) && i < s->seed_count; i++) {
+        make_job(&j, s, op, n, T, (uint64_t)s->seeds[i], lr, false);
+        status = run_job(x, &j, &out, error);
     }
     return status;
 }
@@ -425,7 +459,7 @@ static vla_status add_norm(runner *x, vla_op op, vla_error *error)
     enum { B = 4 };
     const vla_trained_settings *s = x->s;
     job j;
-    make_job(&j, s, op, 0, NORM_T, (uint64_t)s->seeds[0], 1);
+    make_job(&j, s, op, 0, NORM_T, (uint64_t)s->seeds[0], 1, false);
     snprintf(j.label, sizeof j.label, "norm/%s/T%d_s%" PRIu64, vla_op_name(op), NORM_T, j.seed);
     char key[17];
     key_of(&j, key);

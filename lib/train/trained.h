@@ -1,10 +1,11 @@
 /* Trained associative recall (mqar) and copying, as records of the kinds `train`, `gradient` and `state`.
  *
  * Protocol paper: the authors' settings, one rate, their norm and refresh. Protocol tuned: the same output norm for
- * every operator, no refresh, one grid of rates for all, widened while the best is at an edge, the rate chosen on a
- * validation stream with the first seed, early stop, then the other seeds at that rate, scored on a test stream. */
-#ifndef VLA_TASK_TRAINED_H
-#define VLA_TASK_TRAINED_H
+ * every operator, no refresh, one grid of rates for all, each tried by a shorter run of the first seed (rows with
+ * `search`), widened while the best is at an edge; the best by accuracy on the validation stream, then by loss, is
+ * trained with every seed, stopped early, and scored on a test stream. A rate whose run diverges is skipped. */
+#ifndef VLA_TRAIN_TRAINED_H
+#define VLA_TRAIN_TRAINED_H
 #include "lib/task/sequences.h"
 #include "lib/task/sink.h"
 #include "lib/train/trainer.h"

@@ -1,7 +1,7 @@
 /* The paper's numbers beside what was measured, and what that says about its claims. */
 #include "lib/base/status.h"
 #include "lib/measure/statistics.h"
-#include "lib/task/trained.h"
+#include "lib/train/trained.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -75,10 +75,15 @@ static bool text_is(const vla_record *row, const char *name, const char *value)
     return strcmp(vla_record_text(row, name, ""), value) == 0;
 }
 
+static bool is_true(const vla_record *row, const char *name)
+{
+    const vla_value *value = vla_record_get(row, name);
+    return value && value->type == VLA_VALUE_BOOL && value->boolean;
+}
+
 static bool in_cell(const vla_record *row, const cell *c, const char *protocol)
 {
-    const vla_value *standard = vla_record_get(row, "standard");
-    return standard && standard->type == VLA_VALUE_BOOL && standard->boolean && text_is(row, "kind", "train") &&
+    return is_true(row, "standard") && !is_true(row, "search") && text_is(row, "kind", "train") &&
            text_is(row, "task", c->task) && text_is(row, "op", c->op) && text_is(row, "protocol", protocol) &&
            text_is(row, "preset", "") && text_is(row, "status", "ok") &&
            vla_record_number(row, "n", 0) == (double)c->n && vla_record_number(row, "T", 0) == (double)c->T &&

@@ -18,9 +18,9 @@ grep -q 'not measured here' "$out/table"
 "$build/vla-jacobian" --input "$out/dump" -q >/dev/null
 "$build/vla-bench" --input "$out/dump" --op vla --min-samples 1 --noise 1 -q >/dev/null
 
-small="--n 3 --steps 6 --batch 8 --seed 7 -q"
+small="--steps 6 --batch 8 --seed 7 -q"
 rows() { jq -c 'select(.kind == "train") | del(.train_s, .tokens_per_s)'; }
-for task in mqar "mqar --mqar-form zoology" copy; do
+for task in "mqar --n 3" "mqar --n 3 --mqar-form zoology" copy; do
   # shellcheck disable=SC2086
   "$program" $task $small --op all --threads 1 --format jsonl | rows >"$out/one"
   # shellcheck disable=SC2086
@@ -30,36 +30,60 @@ for task in mqar "mqar --mqar-form zoology" copy; do
 done
 # stopped by the time limit, then resumed from its checkpoint: as if never stopped
 # shellcheck disable=SC2086
-"$program" mqar $small --op rls --format jsonl | rows >"$out/whole"
+"$program" mqar --n 3 $small --op rls --format jsonl | rows >"$out/whole"
 # shellcheck disable=SC2086
-"$program" mqar $small --op rls --checkpoint "$out/kept" --time-limit 1e-9 -o "$out/part.jsonl" >/dev/null 2>&1
+"$program" mqar --n 3 $small --op rls --checkpoint "$out/kept" --time-limit 1e-9 -o "$out/part.jsonl" >/dev/null 2>&1
 [ -n "$(ls "$out/kept")" ] || fail "no checkpoint"
 [ "$(rows <"$out/part.jsonl" | wc -l)" = 0 ] || fail "a stopped run has a row"
 # shellcheck disable=SC2086
-"$program" mqar $small --op rls --checkpoint "$out/kept" -o "$out/part.jsonl" --resume >/dev/null
+"$program" mqar --n 3 $small --op rls --checkpoint "$out/kept" -o "$out/part.jsonl" --resume >/dev/null
 rows <"$out/part.jsonl" | cmp - "$out/whole"
 # what is there is not trained again
 "$program" mqar --n 3 --steps 6 --batch 8 --seed 7 --op rls -o "$out/part.jsonl" --resume 2>"$out/log" >/dev/null
 grep -q '^run 0,' "$out/log" || fail "trained again: $(cat "$out/log")"
 # options reach the network, and its size is told
 # shellcheck disable=SC2086
-"$program" mqar $small --op delta --preset delta-pub --gradients --norms --format jsonl |
+"$program" mqar --n 3 $small --op delta --preset delta-pub --gradients --norms --format jsonl |
   jq -es 'any(.kind == "train" and .conv == 4 and .out_norm == "rms" and .parameters > 800000) and any(.kind == "state" and .T == 1000 and .norm > 0)
     and (map(select(.kind == "gradient" and .trained)) | length > 3 and all(.gradient > 0))' >/dev/null
 # shared options reach it too, and are part of the case
 # shellcheck disable=SC2086
-"$program" mqar $small --op vla --lambda0 0.5 --features silu --refresh-period 4 --format jsonl |
+"$program" mqar --n 3 $small --op vla --lambda0 0.5 --features silu --refresh-period 4 --format jsonl |
   jq -es 'any(.kind == "train" and .lambda0 == 0.5 and .features == "silu" and .refresh_period == 4 and (.case | test("lambda0.5_silu_refresh4")))' >/dev/null
 # a run with options of its own is no measurement of the protocol
 ! "$program" mqar --n 4 --steps 2 --batch 8 --op vla -q | grep -q '1 seed' || fail "a short run filled the table"
 # a tuned case is a grid of rates; a case by its label
-[ "$("$program" mqar --protocol tuned --case mqar/vla/tuned/n24_T73 --dry-run | grep -c lr)" -ge 5 ]
+[ "$("$program" mqar --protocol tuned --case mqar/vla/tuned/n24_T73 --dry-run | grep -c search_lr)" = 5 ]
 [ "$("$program" mqar --case mqar/vla/paper/n24_T73_s42 --dry-run)" = mqar/vla/paper/n24_T73_s42 ]
+# a search of rates shared out by --case and merged: the rest of its cases follow, and the whole is what one run gives;
+# a rate that diverges is skipped
+tuned="--protocol tuned --op linear --n 2 --vocab 8 --steps 40 --batch 8 --seeds 7,8 -q"
+# shellcheck disable=SC2086
+{
+  "$program" mqar $tuned -o "$out/tuned.jsonl" >/dev/null
+  "$program" mqar $tuned --dry-run | head -2 >"$out/cases"
+  while read -r case; do "$program" mqar $tuned --case "$case" -o "$out/shared.jsonl" --resume >/dev/null; done <"$out/cases"
+  [ "$("$program" mqar $tuned --dry-run -o "$out/shared.jsonl" --resume | grep -c search)" = 3 ] || fail "a search begun"
+  "$program" mqar $tuned --case mqar/linear/tuned/n2_T7_V8_search -o "$out/shared.jsonl" --resume >/dev/null
+  [ "$("$program" mqar $tuned --dry-run -o "$out/shared.jsonl" --resume | grep -vc search)" = 2 ] || fail "a search ended"
+  "$program" mqar $tuned -o "$out/shared.jsonl" --resume >/dev/null
+}
+[ "$(rows <"$out/tuned.jsonl" | wc -l)" -ge 7 ] || fail "a tuned cell has $(rows <"$out/tuned.jsonl" | wc -l) rows"
+rows <"$out/tuned.jsonl" | cmp - <(rows <"$out/shared.jsonl")
+jq -es 'map(select(.kind == "train")) | (map(select(.search)) | all(.steps == 10)) and (map(select(.search | not)) | length == 2 and all(.validation >= 0))' \
+  "$out/tuned.jsonl" >/dev/null || fail "tuned rows"
 # a loss that is not finite stops with its step and fails the run
 code=0
 "$program" mqar --n 3 --steps 20 --batch 8 --op linear --lr 1e30 --format jsonl >"$out/bad" 2>/dev/null || code=$?
 [ "$code" = 1 ] || fail "lr 1e30: exit $code"
 jq -es 'any(.kind == "train" and .status == "fail" and (.reason | test("step [0-9]+")))' "$out/bad" >/dev/null
+# an option of another task is refused by its name
+for bad in "mqar --trials 3" "recall --protocol tuned" "copy --n 4" "recall --T 8" "mqar --d 16"; do
+  code=0
+  # shellcheck disable=SC2086
+  "$program" $bad >/dev/null 2>"$out/log" || code=$?
+  [ "$code" = 2 ] && grep -qe "$(echo "$bad" | cut -d' ' -f2): " "$out/log" || fail "$bad: $(cat "$out/log")"
+done
 for bad in "mqar --n 127,128" "mqar --n 8 --T 17" "mqar --mqar-form zoology --n 64" "copy --T 64" "mqar --n 4 --vocab 4" "mqar --protocol x" \
   "mqar --lr 0" "mqar --dump $out/d --op all" "mqar --from $out/none.jsonl" "recall mqar"; do
   code=0
