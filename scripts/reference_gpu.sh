@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The committed reference record of the GPU kernels, in two halves, since a machine with the device may have no gnuplot:
 #   scripts/reference_gpu.sh measure [DIR]   on the device: records, the most important first; about six minutes on an H200
-#   scripts/reference_gpu.sh render  [DIR]   anywhere: crossovers, verdicts and figures from those records
+#   scripts/reference_gpu.sh grid    [DIR]   on the device: every form over a grid of sizes, for the selector's table
+#   scripts/reference_gpu.sh render  [DIR]   anywhere: verdicts and figures from those records
 # DIR is plots/reference/h200 unless given. What is there already is not measured again: delete a file to renew it.
 # BUILD=build, QUICK=1 (a minute, to try it), ONLY="d64 launch" (those records alone), LIMIT=1 scales the time limits.
 set -euo pipefail
@@ -10,17 +11,18 @@ half=${1:-}
 out=${2:-plots/reference/h200}
 bench=${BENCH:-${BUILD:-build}/vla-bench}
 quick=${QUICK:-0}
+failed=0
 begun=$SECONDS
 
-# measured NAME SECONDS OPTION..: one record, within so many seconds; a failed check stops it all.
+# measured NAME SECONDS OPTION..: one record, within so many seconds; what fails is said, and the others go on.
 measured() {
   local name=$1 seconds=$2 code=0
   shift 2
   [ -z "${ONLY:-}" ] || [[ " $ONLY " == *" $name "* ]] || return 0
   [ "$quick" = 1 ] && seconds=$(((seconds + 3) / 4))
-  "$bench" "$@" --backend cuda --dtype bf16 --time-limit "$((seconds * ${LIMIT:-1}))" -o "$out/$name.csv" --resume -q || code=$?
+  "$bench" "$@" --backend cuda --dtype bf16 --time-limit "$((seconds * ${LIMIT:-1}))" -o "$out/$name.csv" --resume -q >/dev/null || code=$?
   echo "$name: exit $code, $((SECONDS - begun)) s so far" >&2
-  [ "$code" = 0 ] || exit "$code"
+  [ "$code" = 0 ] || failed=$code
 }
 
 measure() {
@@ -46,9 +48,23 @@ measure() {
   # cold caches
   measured cold 30 --op vla,softmax,linear,delta --d 64 --T 512-${mid}x2 --crossover vla,softmax --cache cold
   # C19
-  [ "$quick" = 1 ] && return
+  [ "$quick" = 1 ] && return "$failed"
   measured long_vla 90 --op vla --d 64 --T 64k,1M --crossover none --min-samples 3
   measured long 90 --op softmax --d 64 --T 128k,1M --crossover none --min-samples 1
+  return "$failed"
+}
+
+# Every form over B*H, T and d: what the selector's table is made from and held against. Apart, since it is asked for by
+# name: about eighty seconds.
+grid() {
+  mkdir -p "$out"
+  local forms=(--form all --filter '*/recurrent/*' --filter '*/chunk/*' --filter '*/scan/*' --op vla,delta,linear --crossover none --min-samples 5)
+  measured grid 60 "${forms[@]}" --d 32,64,128 --H 1,4,16,64 --T 512,2k,8k
+  measured grid 20 "${forms[@]}" --d 32,64,128 --B 8 --H 16,64 --T 512,2k
+  measured grid 40 "${forms[@]}" --d 32,64,128 --H 1,16,64 --T 32k
+  measured grid 30 "${forms[@]}" --d 64 --H 1,16 --T 128k
+  measured grid 40 "${forms[@]}" --dtype f32,tf32 --d 64,128 --H 1,16,128 --T 512,4k
+  return "$failed"
 }
 
 render() {
@@ -64,7 +80,8 @@ render() {
     [ -d "$out/$each" ] && find "$out/$each" -type f ! -name 'crossover_*' -delete
   done
   for each in d64 d128 launch launch_stream paper paper_recurrent decode decode_batch cold; do
-    [ -s "$out/$each.csv" ] && "$bench" verdict --from "$out/$each.csv" -o "$out/verdict_$each.csv" -q
+    [ -s "$out/$each.csv" ] || continue
+    "$bench" verdict --from "$out/$each.csv" -o "$out/verdict_$each.csv" -q >/dev/null || rm -f "$out/verdict_$each.csv"
   done
   if [ -s "$out/long.csv" ] && [ -s "$out/long_vla.csv" ]; then
     "$bench" verdict --from "$out/d64.csv" --from "$out/long_vla.csv" --from "$out/long.csv" -o "$out/verdict_d64.csv" -q
@@ -76,6 +93,6 @@ render() {
 }
 
 case $half in
-measure | render) "$half" ;;
-*) echo "reference_gpu.sh: '$half': accepted are measure and render, then a directory" >&2 && exit 2 ;;
+measure | grid | render) "$half" ;;
+*) echo "reference_gpu.sh: '$half': accepted are measure, grid and render, then a directory" >&2 && exit 2 ;;
 esac

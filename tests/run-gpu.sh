@@ -22,4 +22,7 @@ if [ "${SANITIZE:-0}" = 1 ]; then
         done
     done
 fi
+if [ -x "$build/vla-bench" ]; then
+    tests/gpu/bench.sh "$build" || code=1
+fi
 exit "$code"

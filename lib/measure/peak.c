@@ -141,16 +141,17 @@ double vla_peaks_copy(vla_peaks *peaks, int threads, double seconds)
     return peaks->bytes_per_s;
 }
 
-vla_arith vla_arith_of(vla_dtype dtype)
-{
-    static const vla_arith ariths[VLA_DTYPES] = {VLA_ARITH_F64, VLA_ARITH_F32, VLA_ARITH_BF16, VLA_ARITH_F16};
-    return ariths[dtype];
-}
-
 const char *vla_arith_name(vla_arith arith)
 {
     static const char *const names[VLA_ARITHS] = {"f64", "f32", "tf32", "bf16", "f16"};
     return names[arith];
+}
+
+vla_arith vla_arith_of(vla_dtype dtype)
+{
+    int a = 0;
+    while (a < VLA_ARITHS - 1 && strcmp(vla_arith_name((vla_arith)a), vla_dtype_name(dtype))) a++;
+    return (vla_arith)a;
 }
 
 vla_status vla_peaks_device(vla_peaks *peaks, const bool wanted[VLA_ARITHS], double seconds, vla_error *error)

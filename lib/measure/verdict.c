@@ -53,14 +53,34 @@ static void replay_of(const court *c, const finding *f, char *text, size_t size)
              stream ? " --launch stream" : "", cold ? " --cache cold" : "", *f->extra ? " " : "", f->extra);
 }
 
+/* The form of all of vla's rows, where they have but one and it was asked for by name; else NULL. */
+static const char *form_of_vla(const court *c)
+{
+    const char *form = NULL;
+    for (int64_t i = 0; i < c->vla.curve.count; i++) {
+        const vla_record *r = c->vla.records[i];
+        const char *own = vla_record_text(r, "form", NULL);
+        if (!own || strcmp(vla_record_text(r, "choice", ""), "named") || (form && strcmp(form, own))) return NULL;
+        form = own;
+    }
+    return form;
+}
+
 static vla_status add(const court *c, const finding *f, vla_error *error)
 {
-    char source[200], setting[160], replay[400];
+    const char *form = strstr(f->ops, "vla") && strcmp(f->claim, "C6") ? form_of_vla(c) : NULL;
+    char source[200], setting[160], replay[512];
     const char *other = whose(c);
     vla_setting_text(c->setting, setting, sizeof setting);
-    snprintf(source, sizeof source, "%s%s%s%s", other ? other : "", other ? ", " : "", setting,
-             vla_setting_decode(c->setting) ? ", decode" : "");
+    snprintf(source, sizeof source, "%s%s%s%s%s%s", other ? other : "", other ? ", " : "", setting,
+             vla_setting_decode(c->setting) ? ", decode" : "", form ? ", vla by " : "", form ? form : "");
     replay_of(c, f, replay, sizeof replay);
+    const size_t used = strlen(replay);
+    if (form && strcmp(form, "chunk"))
+        snprintf(replay + used, sizeof replay - used, " --form %s,chunk --filter 'vla/%s/*' --filter '[!v]*/chunk/*'",
+                 form, form);
+    else if (form)
+        snprintf(replay + used, sizeof replay - used, " --form chunk");
     vla_record *r = vla_record_create("verdict");
     const bool ok = r && vla_record_string(r, "claim", f->claim) && vla_record_string(r, "part", f->part) &&
                     vla_record_string(r, "source", source) && vla_record_string(r, "verdict", f->verdict) &&
@@ -73,13 +93,36 @@ static vla_status add(const court *c, const finding *f, vla_error *error)
     return vla_fail(error, VLA_ERR_MEMORY, "verdict: out of memory");
 }
 
+/* A curve's points with x from .. to, powers of two only where asked (sizes of the sweep, not those a search added):
+ * into points, which has room for all. */
+static vla_curve part_of(const vla_op_curve *curve, int64_t from, int64_t to, bool powers, vla_point *points)
+{
+    vla_curve part = {points, 0};
+    for (int64_t i = 0; i < curve->curve.count; i++) {
+        const int64_t x = curve->points[i].x;
+        if (x >= from && x <= to && !(powers && (x & (x - 1)))) points[part.count++] = curve->points[i];
+    }
+    return part;
+}
+
+static bool fit_part(const vla_op_curve *curve, int64_t from, int64_t to, bool powers, int64_t last, int replicates,
+                     vla_rng *rng, vla_fit *fit)
+{
+    void *points;
+    if (vla_alloc(&points, curve->curve.count, sizeof(vla_point), "curve", NULL)) return false;
+    const vla_curve part = part_of(curve, from, to, powers, points);
+    const bool ok = vla_fit_curve(&part, last, replicates, rng, fit, NULL);
+    vla_free(points);
+    return ok;
+}
+
 /* C1 */
 static vla_status exponent(const court *c, const vla_op_curve *curve, const char *op, double claimed, vla_error *error)
 {
     vla_fit last, all;
     vla_rng rng = vla_rng_seed(c->seed, 5001);
-    if (!vla_fit_curve(&curve->curve, 4, REPLICATES, &rng, &last, NULL) || last.n < 4 ||
-        !vla_fit_curve(&curve->curve, 0, REPLICATES, &rng, &all, NULL))
+    if (!vla_fit_curve(&curve->curve, 0, REPLICATES, &rng, &all, NULL) ||
+        !fit_part(curve, all.x_max / 8, INT64_MAX, false, 0, REPLICATES, &rng, &last) || last.n < 3)
         return VLA_OK;
     finding f = {.claim = "C1",
                  .part = op,
@@ -198,26 +241,18 @@ static vla_status fused(const court *c, vla_error *error)
     return add(c, &f, error);
 }
 
-/* A curve's points with x up to most: a view, the curve keeps them. */
-static vla_curve up_to(const vla_op_curve *curve, int64_t most)
-{
-    vla_curve part = curve->curve;
-    while (part.count > 0 && part.points[part.count - 1].x > most) part.count--;
-    return part;
-}
-
 static vla_status extrapolated(const court *c, const vla_crossover *truth, vla_error *error)
 {
     static const int64_t last_points[] = {4, 3, 2};
-    const vla_curve a = up_to(&c->vla, TO_T), b = up_to(&c->softmax, TO_T);
     const char *other = whose(c);
     vla_status status = VLA_OK;
     for (int i = 0; !status && i < 3; i++) {
         vla_fit fa, fb;
         vla_rng rng = vla_rng_seed(c->seed, 5100);
         char part[64];
-        if (!vla_fit_curve(&a, last_points[i], 0, &rng, &fa, NULL) ||
-            !vla_fit_curve(&b, last_points[i], 0, &rng, &fb, NULL) || fa.n < last_points[i] || fb.n < last_points[i])
+        if (!fit_part(&c->vla, 1, TO_T, true, last_points[i], 0, &rng, &fa) ||
+            !fit_part(&c->softmax, 1, TO_T, true, last_points[i], 0, &rng, &fb) || fa.n < last_points[i] ||
+            fb.n < last_points[i])
             continue;
         snprintf(part, sizeof part, "extrapolated from the last %lld points to T = 4,096", (long long)last_points[i]);
         finding f = {.claim = "C11",
@@ -228,7 +263,7 @@ static vla_status extrapolated(const court *c, const vla_crossover *truth, vla_e
                      .claimed = 43000,
                      .ops = "vla,softmax",
                      .extra = "--crossover vla,softmax",
-                     .from = a.points[0].x,
+                     .from = fa.x_min,
                      .to = fa.x_max};
         const double truly = isfinite(truth->estimate) ? truth->estimate : truth->hi;
         if (other) { /* their own numbers: is 43,000 what they say? */
@@ -238,7 +273,7 @@ static vla_status extrapolated(const court *c, const vla_crossover *truth, vla_e
                 "exponents vla %.2f, softmax %.2f; an extrapolation by a factor of %.1f, nothing was measured there",
                 fa.power.exponent, fb.power.exponent, f.value / (double)fa.x_max);
         } else {
-            if (!isfinite(truly)) continue;
+            if (!(truly > TO_T)) continue; /* within what was fitted: nothing is extrapolated */
             f.verdict = fabs(f.value / truly - 1) <= 0.15 ? "holds" : "refuted";
             snprintf(f.condition, sizeof f.condition,
                      "exponents vla %.2f, softmax %.2f; measured in the same record: %.0f", fa.power.exponent,
