@@ -334,8 +334,7 @@ static void print_closing(session *s)
         if (n.oom) fprintf(stderr, ", %lld oom", (long long)n.oom);
         fprintf(stderr, "%s\n", vla_interrupted() ? ", interrupted: --resume goes on" : "");
     }
-    fprintf(stderr, "run %lld, passed %lld, skipped %lld, failed %lld\n", (long long)n.run, (long long)n.passed,
-            (long long)n.skipped, (long long)n.failed);
+    vla_closing_line(n.passed, n.skipped, n.failed);
 }
 
 static vla_status relate_to_baseline(session *s, bool *slower, vla_error *error)

@@ -366,9 +366,7 @@ static int start(capacity_options *o, const char *task)
     if (!status) status = run(&s, &error);
     status = close_session(&s, status, &error);
     if (status) return complain(&error);
-    if (!o->common.quiet)
-        fprintf(stderr, "run %lld, passed %lld, skipped %lld, failed %lld\n", (long long)s.run, (long long)s.passed,
-                (long long)s.skipped, (long long)s.failed);
+    if (!o->common.quiet) vla_closing_line(s.passed, s.skipped, s.failed);
     return result_of(&s);
 }
 

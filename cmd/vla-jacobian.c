@@ -382,13 +382,29 @@ static vla_status check_options(const options *o, vla_error *error)
         return vla_fail(error, VLA_ERR_DEVICE, "--backend cuda: Jacobians are taken on the CPU; accepted: cpu, auto");
     if (c->fail_on && strcmp(c->fail_on, "refuted"))
         return vla_fail(error, VLA_ERR_ARGUMENT, "--fail-on %s: refuted is accepted", c->fail_on);
-    if (c->resume && c->outputs.count == 0)
-        return vla_fail(error, VLA_ERR_ARGUMENT, "--resume: no file to go on from; accepted: with -o FILE");
-    if (c->threads.count > 1) return vla_fail(error, VLA_ERR_ARGUMENT, "--threads: several values; accepted: one");
-    if (c->refresh_period && o->refresh_periods.count)
-        return vla_fail(error, VLA_ERR_ARGUMENT,
-                        "--refresh-period: given beside --refresh-periods; accepted: one of them");
-    vla_status status = c->plot && !c->dry_run ? vla_directory_make(c->plot, error) : VLA_OK;
+    static const char once[] = "several values; accepted: one", timing[] = "nothing is timed here; vla-bench's option";
+    static const char kernel[] = "not for vla-jacobian; accepted by vla-run and vla-bench";
+    const bool claims = o->verify.count > 0;
+    const vla_rule rules[] = {
+        {c->resume && c->outputs.count == 0, "--resume", "no file to go on from; accepted: with -o FILE"},
+        {c->threads.count > 1, "--threads", once},
+        {c->H.count > 1, "--H", once},
+        {claims && c->T.count > 1, "--T", "several values; accepted with --verify: one"},
+        {claims && c->d.count > 1, "--d", "several values; accepted with --verify: one"},
+        {c->refresh_period && o->refresh_periods.count, "--refresh-period",
+         "given beside --refresh-periods; accepted: one of them"},
+        {o->part && !claims, "--part", "no claims are tried; accepted: with --verify"},
+        {c->time_limit > 0, "--time-limit", timing},
+        {c->min_samples_given, "--min-samples", timing},
+        {c->noise_given, "--noise", timing},
+        {c->B.count > 0, "--B", kernel},
+        {c->chunk.count > 0, "--chunk", kernel},
+        {c->segments.count > 0, "--segments", kernel},
+    };
+    vla_status status = vla_rules_check(rules, sizeof rules / sizeof *rules, error);
+    if (!status && o->part) status = vla_claims_check_part(o->part, o->verify.values, o->verify.count, error);
+    if (status) return status;
+    status = c->plot && !c->dry_run ? vla_directory_make(c->plot, error) : VLA_OK;
     if (!status && c->expect) status = vla_records_read(&expected, c->expect, error);
     vla_records_clear(&expected);
     return status;
@@ -401,7 +417,9 @@ static vla_status open_session(session *s, vla_error *error)
     s->progress = vla_progress_start(c->quiet);
     vla_status status = check_options(s->o, error);
     if (!status) status = read_old(s, error);
-    if (!status) status = vla_exec_create(&s->exec, threads, VLA_ISA_AUTO, error);
+    vla_isa isa = VLA_ISA_AUTO;
+    if (strcmp(c->isa, "auto") != 0) vla_isa_parse(c->isa, &isa);
+    if (!status) status = vla_exec_create(&s->exec, threads, isa, error);
     if (!status) status = set_trial(s, error);
     vla_record *meta = status ? NULL : vla_meta(threads);
     if (!status) status = vla_common_report(c, meta, &s->report, &s->table, error);
@@ -441,10 +459,9 @@ static int close_session(session *s, vla_status status, vla_error *error)
     vla_inputs_destroy(&s->inputs);
     vla_exec_destroy(s->exec);
     free(s->lambda0);
-    if (!status && !c->quiet && !c->dry_run)
-        fprintf(stderr, "run %lld, passed %lld, skipped %lld, failed %lld%s\n", (long long)s->run, (long long)s->passed,
-                (long long)s->skipped, (long long)s->failed, s->interrupted ? ", interrupted" : "");
     if (status) fprintf(stderr, "vla-jacobian: %s\n", error->message);
+    if (!status && s->interrupted) fprintf(stderr, "vla-jacobian: interrupted\n");
+    if (!status && !c->quiet && !c->dry_run) vla_closing_line(s->passed, s->skipped, s->failed);
     if (status) return vla_exit_code(status);
     if (s->interrupted) return 130;
     if (s->failed || (c->strict && (s->skipped || s->refuted))) return 1;
@@ -528,12 +545,29 @@ static bool parse(options *o, int argc, char **argv, vla_strings *words, int *ex
     vla_option_group groups[2 + VLA_COMMON_GROUPS] = {{"vla-jacobian", rows}};
     const vla_option_group *shared = vla_common_groups(&o->common);
     if (!shared) return *exit_code = 2, false;
+    static const char *const other[][2] = {
+        {"op", "operators: linear delta decay vla rls, or all (default: vla; --plot: all)"},
+        {"form", "the code whose derivative is compared: naive recurrent chunk scan (default: naive)"},
+        {"dtype", "its numbers: f64 f32 (default: f64)"},
+        {"backend", "cpu or auto: Jacobians are taken on the CPU (default: auto)"},
+        {"features", "elu1, silu or identity (default: the source's: gauss identity, else elu1)"},
+        {"H", "heads (default: 4)"},
+        {"T", "tokens (default: 1000, or those of --input; claims: their own)"},
+        {"d", "key and value width: sets --dk and --dv (default: 64; claims: their own)"},
+        {"chunk", "not used: vla-run's and vla-bench's"},
+        {"segments", "not used: vla-run's and vla-bench's"},
+        {"B", "not used: vla-run's and vla-bench's"},
+        {"time-limit", "not used: nothing is timed"},
+        {"min-samples", "not used: nothing is timed"},
+        {"noise", "not used: nothing is timed"},
+        {"fail-on", "refuted: exit 5 when a claim is (default: none)"},
+    };
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) vla_common_explain(&o->common, other[i][0], other[i][1]);
     memcpy(groups + 1, shared, (VLA_COMMON_GROUPS + 1) * sizeof *groups);
     const vla_cli cli = {
         "vla-jacobian", "vla-jacobian [OPTIONS]",
         "Jacobians, their products and the state, step by step, and the paper's propositions on trial.\n"
-        "Defaults here: --op vla, H 4, T 1000, features of the source (gauss: identity, else elu1);\n"
-        "measured in float64; --form and --dtype name the code whose derivative is compared (naive f64).",
+        "Measured in float64, a source and an operator a case; claims have sizes of their own unless given.",
         groups, &o->common};
     return vla_cli_parse(&cli, argc, argv, words, stdout, stderr, exit_code);
 }

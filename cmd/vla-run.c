@@ -43,6 +43,8 @@ typedef struct session {
     vla_records done; /* rows of earlier runs, for --resume */
     vla_inputs inputs;
     char digest[17];
+    vla_state start; /* of --state-in, for the case at hand */
+    char start_digest[17];
     vla_progress progress;
     int64_t cases, offered, current;
     int64_t passed, skipped, failed;
@@ -87,24 +89,6 @@ static vla_status parse_ops(settings *s, const vla_strings *words, vla_error *er
     return VLA_OK;
 }
 
-static vla_status refuse_if(bool given, const char *option, const char *why, vla_error *error)
-{
-    return given ? vla_fail(error, VLA_ERR_ARGUMENT, "%s: %s", option, why) : VLA_OK;
-}
-
-typedef struct rule {
-    bool broken;
-    const char *option, *why;
-} rule;
-
-static vla_status check_rules(const rule *rules, size_t count, vla_error *error)
-{
-    vla_status status = VLA_OK;
-    for (size_t i = 0; i < count && status == VLA_OK; i++)
-        status = refuse_if(rules[i].broken, rules[i].option, rules[i].why, error);
-    return status;
-}
-
 static bool any_file(const settings *s)
 {
     bool any = false;
@@ -131,10 +115,8 @@ static vla_status check_settings(const settings *s, vla_error *error)
     static const char once[] = "several values; accepted: one (sweeps are vla-bench's)";
     static const char elsewhere[] = "not for vla-run; accepted by vla-bench";
     bool files = any_file(s), given = c->input || files;
-    vla_common usual;
-    vla_common_init(&usual);
     bool many = count_cases(s) > 1;
-    const rule rules[] = {
+    const vla_rule rules[] = {
         {c->input && files, "--input", "given together with files; accepted: --input DIR, or --q F --k F --v F"},
         {!given && c->T.count == 0, "--input", "no input; accepted: --input DIR, --q F --k F --v F, or --T N"},
         {given && c->T.count, "--T", whole},
@@ -156,8 +138,8 @@ static vla_status check_settings(const settings *s, vla_error *error)
         {c->expect != NULL, "--expect", elsewhere},
         {c->fail_on != NULL, "--fail-on", elsewhere},
         {c->time_limit > 0, "--time-limit", elsewhere},
-        {c->min_samples != usual.min_samples, "--min-samples", elsewhere},
-        {c->noise < usual.noise || c->noise > usual.noise, "--noise", elsewhere},
+        {c->min_samples_given, "--min-samples", elsewhere},
+        {c->noise_given, "--noise", elsewhere},
         {c->resume && c->outputs.count == 0, "--resume", "no file to go on from; accepted: with -o FILE"},
         {s->out && many, "--out", "more than one result; accepted: one operator, form, dtype, chunk and thread count"},
         {s->state_in && s->op_count > 1, "--state-in", "more than one operator; accepted: one"},
@@ -165,7 +147,7 @@ static vla_status check_settings(const settings *s, vla_error *error)
          "softmax keeps no state but its keys; accepted: q shorter than k and v"},
         {s->state_out && s->op_count == 1 && s->ops[0] == VLA_SOFTMAX, "--state-out", "softmax has no state to write"},
     };
-    return check_rules(rules, sizeof rules / sizeof *rules, error);
+    return vla_rules_check(rules, sizeof rules / sizeof *rules, error);
 }
 
 static bool has_kernels(vla_backend backend)
@@ -228,7 +210,8 @@ static vla_run_facts facts_of(const session *x)
                            .seed = s->common.seed,
                            .has_u = x->inputs.tensor[VLA_IN_U].data,
                            .has_b = x->inputs.tensor[VLA_IN_B].data,
-                           .state_in = s->state_in};
+                           .state_in = s->state_in ? x->start_digest : NULL,
+                           .isa = s->isa};
 }
 
 /* DIR itself for a single case, else DIR/vla.chunk.f32[.c64][.n2]. */
@@ -281,6 +264,12 @@ static vla_status add_row(session *x, const vla_run *run, const char *status, co
     return vla_report_add(x->report, row, error);
 }
 
+static bool lacks_check(const session *x, const vla_record *old)
+{
+    return x->set->check && strcmp(vla_record_text(old, "status", ""), "ok") == 0 &&
+           !*vla_record_text(old, "checked", "");
+}
+
 static bool is_done(const session *x, const vla_run *run)
 {
     if (x->done.count == 0) return false;
@@ -288,11 +277,24 @@ static bool is_done(const session *x, const vla_run *run)
     vla_record *row = vla_run_record(run, &facts, "ok", NULL);
     const char *key = row ? vla_record_text(row, "key", "") : "";
     bool found = false;
-    for (int64_t i = 0; i < x->done.count && !found; i++) /* a failed check is tried again, lest its row be forgotten */
-        found = strcmp(vla_record_text(x->done.rows[i], "key", "-"), key) == 0 &&
-                strcmp(vla_record_text(x->done.rows[i], "status", ""), "fail") != 0;
+    for (int64_t i = 0; i < x->done.count && !found;
+         i++) { /* a failed check is tried again, lest its row be forgotten */
+        const vla_record *old = x->done.rows[i];
+        found = strcmp(vla_record_text(old, "key", "-"), key) == 0 &&
+                strcmp(vla_record_text(old, "status", ""), "fail") != 0 && !lacks_check(x, old);
+    }
     vla_record_destroy(row);
     return found;
+}
+
+/* What the case starts from. */
+static vla_status load_start(session *x, const vla_run *run, vla_error *error)
+{
+    if (!x->set->state_in) return VLA_OK;
+    vla_state_destroy(&x->start);
+    vla_status status = vla_state_load(&x->start, &run->problem, run->dtype, x->set->state_in, error);
+    if (status == VLA_OK) vla_state_digest(&x->start, x->start_digest);
+    return status;
 }
 
 /* An error of one case among several is a row; of the only case it ends the program. */
@@ -311,15 +313,8 @@ static vla_status refused(session *x, const vla_run *run, const vla_error *why, 
 
 static vla_status execute(session *x, vla_run *run, vla_exec *exec, vla_error *error)
 {
-    vla_state start;
     vla_error why = {0};
-    const char *state_in = x->set->state_in;
-    if (state_in) {
-        vla_status status = vla_state_load(&start, &run->problem, run->dtype, state_in, error);
-        if (status != VLA_OK) return status;
-    }
-    vla_status status = vla_run_execute(run, exec, &x->inputs, state_in ? &start : NULL, &why);
-    if (state_in) vla_state_destroy(&start);
+    vla_status status = vla_run_execute(run, exec, &x->inputs, x->set->state_in ? &x->start : NULL, &why);
     if (status != VLA_OK) return refused(x, run, &why, error);
     if (*run->warning) vla_progress_note(&x->progress, "%s: warning: %s", program, run->warning);
     status = write_outputs(x, run, error);
@@ -356,7 +351,8 @@ static vla_status run_job(session *x, const job *j, vla_dtype dtype, vla_exec *e
     status = vla_run_prepare(&run, &x->inputs, vla_exec_threads(exec), &why);
     vla_progress_update(&x->progress, vla_op_name(j->op), (double)x->current++, (double)x->cases);
     if (status != VLA_OK) return refused(x, &run, &why, error);
-    if (is_done(x, &run)) return VLA_OK;
+    status = load_start(x, &run, error);
+    if (status != VLA_OK || is_done(x, &run)) return status;
     status = s->common.dry_run ? print_label(x, &run, error) : execute(x, &run, exec, error);
     vla_run_destroy(&run);
     return status;
@@ -478,10 +474,7 @@ static int finish(session *x, bool table, vla_status status, vla_error *error)
         vla_report_close(x->report, NULL);
     if (closed != VLA_OK) say(&x->progress, late.message);
     const bool said = status == VLA_OK || x->passed + x->skipped + x->failed > 0;
-    if (!x->set->common.quiet && !x->set->common.dry_run && said)
-        vla_progress_note(&x->progress, "run %lld, passed %lld, skipped %lld, failed %lld",
-                          (long long)(x->passed + x->failed), (long long)x->passed, (long long)x->skipped,
-                          (long long)x->failed);
+    if (!x->set->common.quiet && !x->set->common.dry_run && said) vla_closing_line(x->passed, x->skipped, x->failed);
     if (status != VLA_OK) return vla_exit_code(status);
     if (closed != VLA_OK) return vla_exit_code(closed);
     if (vla_interrupted()) return 130;
@@ -503,6 +496,7 @@ static int run(const settings *s)
     status = run_all(&x, &error);
     int code = finish(&x, table, status, &error);
     vla_inputs_destroy(&x.inputs);
+    vla_state_destroy(&x.start);
     vla_records_clear(&x.done);
     return code;
 }
@@ -544,7 +538,7 @@ int main(int argc, char **argv)
          .type = VLA_OPT_TEXT,
          .target = &s.state_in,
          .argument = "DIR",
-         .help = "start from S.npy A.npy n.npy t.npy (default: an empty state)"},
+         .help = "start from S.npy A.npy n.npy t.npy [op.txt] (default: an empty state)"},
         {.name = "state-out",
          .type = VLA_OPT_TEXT,
          .target = &s.state_out,

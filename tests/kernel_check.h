@@ -148,6 +148,17 @@ static inline vla_tensors case_tensors(kernel_case *c)
                          .state_in = c->state_in};
 }
 
+/* A pool for each number of threads, kept until the end: to start threads anew for every case takes longer than the
+ * cases. */
+static inline vla_pool *pool_of(int threads)
+{
+    static vla_pool *pools[9];
+    vla_error error = {0};
+    assert_in_range(threads, 1, 8);
+    if (!pools[threads]) assert_int_equal(vla_pool_create(&pools[threads], threads, &error), VLA_OK);
+    return pools[threads];
+}
+
 /* Runs a form on fenced, NaN-filled workspace of exactly the size asked for, and checks fences and inputs. */
 static inline void case_run(kernel_case *c, vla_form form, vla_isa isa, int threads)
 {
@@ -156,8 +167,7 @@ static inline void case_run(kernel_case *c, vla_form form, vla_isa isa, int thre
     const vla_variant *variant = kernel->variants[c->dtype][isa];
     assert_non_null(variant);
     vla_error error = {0};
-    vla_pool *pool = NULL;
-    assert_int_equal(vla_pool_create(&pool, threads, &error), VLA_OK);
+    vla_pool *pool = pool_of(threads);
     buffer work = {0}, before[INPUTS];
     if (variant->workspace) {
         int64_t bytes = 0;
@@ -178,7 +188,6 @@ static inline void case_run(kernel_case *c, vla_form form, vla_isa isa, int thre
         buffer_free(&before[i]);
     }
     buffer_free(&work);
-    vla_pool_destroy(pool);
 }
 
 static inline bool isa_runs(vla_op op, vla_form form, vla_dtype dtype, vla_isa isa)

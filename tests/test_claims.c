@@ -3,6 +3,7 @@
 #include "lib/analysis/drift.h"
 #include "lib/analysis/growth.h"
 #include "lib/analysis/objective.h"
+#include "lib/report/report.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -198,6 +199,29 @@ static void wanted_values(void **state)
     vla_records_clear(&rows);
 }
 
+/* Every part that the default run gives verdicts on is one that --part accepts, and no half of a name is. */
+static void parts_are_listed(void **state)
+{
+    (void)state;
+    vla_records rows = {0};
+    vla_error error = {0};
+    assert_int_equal(vla_records_read(&rows, "plots/expected_verdicts.jsonl", &error), VLA_OK);
+    assert_true(rows.count > 50);
+    for (int64_t i = 0; i < rows.count; i++) {
+        if (strcmp(vla_record_text(rows.rows[i], "kind", ""), "verdict") != 0) continue;
+        const char *claim = vla_record_text(rows.rows[i], "claim", ""),
+                   *part = vla_record_text(rows.rows[i], "part", "");
+        const vla_claim *c = vla_claims;
+        while (c->id && strcmp(c->id, claim) != 0) c++;
+        assert_non_null(c->id);
+        assert_true(vla_claim_has(c, part));
+        assert_int_equal(vla_claims_check_part(part, &claim, 1, &error), VLA_OK);
+    }
+    static const char *const wrong[] = {"", " ", "nor", "orm", "norm closed-form", "bound"}, *const c8 = "C8";
+    for (int i = 0; i < 6; i++) assert_int_equal(vla_claims_check_part(wrong[i], &c8, 1, &error), VLA_ERR_ARGUMENT);
+    vla_records_clear(&rows);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,6 +233,7 @@ int main(void)
         cmocka_unit_test(minimiser_by_hand),
         cmocka_unit_test(words_for_a_shell),
         cmocka_unit_test(wanted_values),
+        cmocka_unit_test(parts_are_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

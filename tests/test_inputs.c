@@ -241,7 +241,18 @@ static void states_read_back_as_written(void **state)
     assert_int_equal(vla_state_head(&head, &b, 4, &error), VLA_OK);
     assert_true(((double *)head.S.data)[3] == (4 * 20 + 3) / 7.0);
     vla_state_destroy(&head);
+    char one[17], two[17];
+    vla_state_digest(&a, one);
+    vla_state_digest(&b, two);
+    assert_string_equal(one, two);
+    ((double *)b.S.data)[7] += 1;
+    vla_state_digest(&b, two);
+    assert_string_not_equal(one, two);
     vla_state_destroy(&b);
+    p.op = VLA_RLS; /* whose parts are there too */
+    assert_int_equal(vla_state_load(&b, &p, VLA_F64, directory, &error), VLA_ERR_FILE);
+    assert_non_null(strstr(error.message, "op.txt: the state of 'vla'; accepted: of 'rls'"));
+    p.op = VLA_VLA;
     p.dv = 4; /* other problems do not take this state */
     assert_int_equal(vla_state_load(&b, &p, VLA_F64, directory, &error), VLA_ERR_FILE);
     assert_non_null(strstr(error.message, "S has shape [2,3,5,4]; the inputs need [2,3,4,4]"));

@@ -53,6 +53,7 @@ static void long_sums(void **state)
     assert_close(&c, &reference, 2e-6, "a million tokens");
     case_free(&reference);
     case_free(&c);
+    check_forms(problem(VLA_VLA, 1, 200000, 8, 3), VLA_RECURRENT, true, false, 1, 42); /* A keeps its digits */
 }
 
 /* Any width is taken, as far as its scratch has a size. */

@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "kernels/cpu/block.h"
+#include "kernels/cpu/long_run.h"
 #include "kernels/cpu/sigmoid.h"
 #include "kernels/kernel.h"
 #include "lib/base/sizes.h"
@@ -117,20 +118,11 @@ static __attribute__((unused)) vla_status chunk_workspace(const vla_problem *p, 
                                                           int64_t *bytes, vla_error *error)
 {
     chunk_space space;
-    if (!vla_size_mul(chunk_carve(p, tokens, NULL, &space), threads, bytes))
+    const bool fits = p->dk <= WIDTH_MAX && p->dv <= WIDTH_MAX && tokens <= CHUNK_MAX;
+    if (!fits || !vla_size_mul(chunk_carve(p, tokens, NULL, &space), threads, bytes))
         return vla_fail(error, VLA_ERR_MEMORY, "dk %lld, dv %lld, threads %d: scratch is beyond 64-bit sizes",
                         (long long)p->dk, (long long)p->dv, threads);
     return VLA_OK;
-}
-
-/* A sequence this long loses digits of A to rounding unless its updates are compensated: up to here a float A is within
- * 1e-5 (d 4 to 64, measured). */
-enum { COMPENSATE_FROM = (1 << 15) + 1 };
-INLINE bool is_long(const vla_call *call)
-{
-    const vla_tensors *t = call->tensors;
-    const int64_t before = t->state_in && t->t ? *t->t : 0;
-    return call->problem->T >= COMPENSATE_FROM - least(before, COMPENSATE_FROM);
 }
 
 /* Start of a head: the given state, or S = 0, A = I/lambda0, n = 0. */

@@ -11,14 +11,16 @@
 #ifndef VLA_CPU_RECURRENT_H
 #define VLA_CPU_RECURRENT_H
 #include "kernels/cpu/features.h"
+#include "kernels/cpu/long_run.h"
 #include "kernels/cpu/panel.h"
 #include "kernels/cpu/sigmoid.h"
 #include "kernels/cpu/sweep.h"
 #include "kernels/kernel.h"
 #include "lib/base/sizes.h"
 
-/* Tokens whose rows are made at a time, between folds of a plain sum, and of a run done in place. */
-enum { TOKENS = 16, FOLD_TOKENS = 4096, IN_PLACE_TOKENS = 4 };
+/* Tokens whose rows are made at a time, between folds of a plain sum and of A in long runs, and of a run done in place.
+ */
+enum { TOKENS = 16, FOLD_TOKENS = 4096, FOLD_PENALTY = 512, IN_PLACE_TOKENS = 4 };
 
 /* What an operator has; constants, so that each operator compiles to its own loops. */
 typedef struct recurrent_kind {
@@ -34,7 +36,7 @@ typedef struct recurrent {
     const vla_tensors *t;
     int64_t head, dk, dv, wk, wv; /* wk, wv: padded widths */
     int64_t lead;                 /* row length of v and o, of which dv columns may be a slice */
-    real *A;                      /* [dk][wk]; scan, long runs: what was added since the last fold */
+    real *A;                      /* [dk][wk]; in long runs what was added since the last fold */
     real *A_base, *A_lost;        /* [dk][wk] A at the last fold, and what rounding took from it; NULL: not folded */
     real *S;                      /* [dk][wv]; linear: what was written since the last fold */
     real *base, *lost;            /* [dk][wv], linear: S at the last fold, and what rounding took from it */
@@ -51,8 +53,24 @@ typedef struct recurrent {
     double *total;                /* [wk]: n at the start of the block, in double for millions of tokens in float */
     int current;                  /* which of a[] is pending */
     bool in_place;                /* A and S are the caller's */
+    bool apart;                   /* others work on the same tokens: o, of whole cache lines, goes past the caches */
     bool folded;                  /* base holds a part of S */
 } recurrent;
+
+/* Copies rows of whole 16 bytes, aligned, past the caches: to take a line back from the core that read it last costs
+ * more than all of a step's other scalar work, while a reader can ask for it ahead. */
+INLINE void stream_rows(real *to, const real *from, int64_t count)
+{
+#if defined(__SSE2__)
+    for (int64_t i = 0; i < count; i += 16 / (int64_t)sizeof(real)) {
+        __m128i part;
+        memcpy(&part, from + i, sizeof part);
+        _mm_stream_si128((__m128i *)(void *)(to + i), part);
+    }
+#else
+    memcpy(to, from, (size_t)count * sizeof(real));
+#endif
+}
 
 INLINE real *take(char *base, int64_t *used, int64_t count)
 {
@@ -67,8 +85,9 @@ static __attribute__((unused)) int64_t recurrent_carve(recurrent_kind kind, cons
 {
     int64_t used = 0;
     r->dk = p->dk, r->dv = r->lead = p->dv, r->wk = PAD(p->dk), r->wv = PAD(p->dv);
-    r->A_base = r->A_lost = NULL;
     r->A = kind.matrix ? take(base, &used, r->dk * r->wk) : NULL;
+    r->A_base = kind.matrix ? take(base, &used, r->dk * r->wk) : NULL;
+    r->A_lost = kind.matrix ? take(base, &used, r->dk * r->wk) : NULL;
     r->S = take(base, &used, r->dk * r->wv);
     r->base = kind.residual ? NULL : take(base, &used, r->dk * r->wv);
     r->lost = kind.residual ? NULL : take(base, &used, r->dk * r->wv);
@@ -136,9 +155,10 @@ INLINE void prepare_sum(recurrent *r, int64_t slot)
         dot += n * vload(r->qf + slot * r->wk + i);
     }
     const real den = vsum(dot);
-    r->scale[slot] = r->p->op == VLA_VLA && r->p->output == VLA_PLAIN
-                         ? 1
-                         : 1 / (den < (real)VLA_RATIO_EPS ? (real)VLA_RATIO_EPS : den + (den - den)); /* overflow: NaN, not 0 */
+    r->scale[slot] =
+        r->p->op == VLA_VLA && r->p->output == VLA_PLAIN
+            ? 1
+            : 1 / (den < (real)VLA_RATIO_EPS ? (real)VLA_RATIO_EPS : den + (den - den)); /* overflow: NaN, not 0 */
 }
 
 INLINE void fold_sum(recurrent *r)
@@ -208,11 +228,15 @@ INLINE const real *value_row(recurrent *r, int64_t token, int64_t slot)
 
 INLINE real *output_row(recurrent *r, int64_t token, int64_t slot)
 {
-    return r->dv % LANES == 0 ? (real *)r->t->o + token * r->lead : r->o + slot * r->wv;
+    return r->dv % LANES == 0 && !r->apart ? (real *)r->t->o + token * r->lead : r->o + slot * r->wv;
 }
 
 INLINE void output_done(recurrent *r, int64_t token, int64_t slot)
 {
+    if (r->apart) {
+        stream_rows((real *)r->t->o + token * r->lead, r->o + slot * r->wv, r->dv);
+        return;
+    }
     if (r->dv % LANES == 0) return;
     memcpy((real *)r->t->o + token * r->lead, r->o + slot * r->wv, (size_t)r->dv * sizeof(real));
 }
@@ -359,8 +383,13 @@ static __attribute__((unused)) void fold_state(recurrent *r)
     r->folded = true;
 }
 
-/* The state at the start of a head, with nothing pending. */
-static __attribute__((unused)) void recurrent_begin(recurrent_kind kind, recurrent *r)
+INLINE void fold_penalty(recurrent *r)
+{
+    fold_matrix(r->A_base, r->A, r->A_lost, r->dk * r->wk);
+}
+
+/* The state at the start of a head, with nothing pending; compensate: A is folded. */
+static __attribute__((unused)) void recurrent_begin(recurrent_kind kind, recurrent *r, bool compensate)
 {
     const vla_tensors *t = r->t;
     const int64_t dk = r->dk, dv = r->dv, wk = r->wk, wv = r->wv;
@@ -379,6 +408,12 @@ static __attribute__((unused)) void recurrent_begin(recurrent_kind kind, recurre
         else
             r->A[i * wk + i] = (real)(1 / r->p->lambda0);
     }
+    if (kind.matrix && compensate) {
+        memset(r->A_base, 0, (size_t)(dk * wk) * sizeof(real));
+        memset(r->A_lost, 0, (size_t)(dk * wk) * sizeof(real));
+        fold_penalty(r);
+    } else
+        r->A_base = NULL;
     for (int64_t i = 0; i < wk; i++) {
         r->total[i] = kind.sum && n && i < dk ? (double)n[r->head * dk + i] : 0;
         r->n[i] = (real)r->total[i];
@@ -419,9 +454,10 @@ static __attribute__((unused)) void recurrent_end(recurrent_kind kind, recurrent
     const sweep_kind shape = {2, 0, 0, kind.gate, 0};
     sweep_run(shape, &s);
     if (kind.matrix) sweep_matrix_pending(2, r);
+    if (r->A_base) fold_penalty(r);
     if (!kind.residual) fold_state(r);
     if (t->S) state_store((real *)t->S + r->head * dv * dk, dk, dv, kind.residual ? r->S : r->base, wv);
-    if (kind.matrix && t->A) matrix_store((real *)t->A + r->head * dk * dk, dk, r->A, wk);
+    if (kind.matrix && t->A) matrix_store((real *)t->A + r->head * dk * dk, dk, r->A_base ? r->A_base : r->A, wk);
     for (int64_t i = 0; kind.sum && t->n && i < dk; i++) ((real *)t->n)[r->head * dk + i] = (real)r->total[i];
 }
 
@@ -461,6 +497,7 @@ INLINE void recurrent_tokens(recurrent_kind kind, recurrent *r, recurrent_chain 
         const int64_t count = len - from < TOKENS ? len - from : TOKENS;
         prepare(kind, r, first + from, count);
         if (!kind.residual && from % FOLD_TOKENS == 0 && from > 0) fold_state(r);
+        if (r->A_base && from % FOLD_PENALTY == 0 && from > 0) fold_penalty(r);
         for (int64_t slot = 0; slot < count;) {
             const int64_t token = from + slot, step = done + token + 1;
             const bool pair = slot + 1 < count && !(kind.penalty && refreshes(r, step));
@@ -565,7 +602,7 @@ INLINE void recurrent_head(recurrent_kind kind, const vla_call *call, int64_t he
         recurrent_in_place(kind, &r, chain, done);
         return;
     }
-    recurrent_begin(kind, &r);
+    recurrent_begin(kind, &r, is_long(call));
     recurrent_tokens(kind, &r, chain, done);
     recurrent_end(kind, &r);
 }

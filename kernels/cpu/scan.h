@@ -8,8 +8,10 @@
  * workers. Only the rows a go from core to core, through a ring of blocks: a line of cache that another core made costs
  * about as much as the features of as many elements, so that every stage makes the feature rows it needs itself. A
  * stage counts the blocks it has done, which is all that stages tell each other. A worker keeps to its own stage, so
- * that A or S stays in its cache, and takes another's where it has waited for long: the pipeline also moves when a
- * worker comes late or never.
+ * that A or S stays in its cache, and takes another's where that one's worker has not come or it has waited for long:
+ * the pipeline also moves when a worker comes late or never. Slices go through the same tokens at about the same time:
+ * they ask for the rows that both read ahead of their use, and write past the caches where their columns of o lie side
+ * by side.
  *
  * Scratch: the ring and the state of every stage, independent of T.
  */
@@ -21,13 +23,14 @@
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/recurrent.h"
 
-/* Blocks of the ring, tokens of a block unless a chunk is given, tokens between folds of A in long runs; looks for work
- * before another worker's stage is taken, and before the processor is given up. */
-enum { RING = 8, SCAN_TOKENS = 32, PENALTY_FOLD = 512, PATIENCE = 1024, SPINS = 4096, AHEAD = 8 };
+/* Blocks of the ring, tokens of a block unless a chunk is given; looks for work before another worker's stage is taken,
+ * and before the processor is given up. */
+enum { RING = 8, SCAN_TOKENS = 32, PATIENCE = 1024, SPINS = 4096, AHEAD = 8 };
 enum { PENALTY = 0 };
 
 typedef struct scan_stage {
     _Alignas(128) atomic_bool busy;
+    atomic_bool kept;  /* the worker whose stage it is has come */
     atomic_llong done; /* blocks */
     _Alignas(128) recurrent r;
     vla_tensors t;    /* what the stage reads and writes, from the head (and slice) on; the rest NULL */
@@ -75,12 +78,8 @@ INLINE int64_t stage_carve(recurrent_kind kind, const vla_problem *p, const scan
     vla_problem own = *p;
     const int64_t slice = stage - job->first;
     own.dv = slice < 0 ? 1 : least(job->width, p->dv - slice * job->width);
-    const bool penalty = kind.matrix && stage == PENALTY;
-    int64_t used = recurrent_carve(stage_kind(kind, penalty), &own, base, r);
+    int64_t used = recurrent_carve(stage_kind(kind, kind.matrix && stage == PENALTY), &own, base, r);
     r->lead = p->dv;
-    real *const folded = penalty ? take(base, &used, 2 * r->dk * r->wk) : NULL;
-    r->A_base = folded;
-    r->A_lost = folded ? folded + r->dk * r->wk : NULL;
     if (kind.penalty) r->kf = take(base, &used, TOKENS * r->wk);
     return used;
 }
@@ -106,7 +105,9 @@ INLINE vla_status scan_workspace(recurrent_kind kind, const vla_problem *p, int 
                                  vla_error *error)
 {
     scan_job job;
-    (void)error; /* widths are at most WIDTH_MAX: nothing overflows */
+    if (p->dk > WIDTH_MAX || p->dv > WIDTH_MAX || p->chunk > CHUNK_MAX)
+        return vla_fail(error, VLA_ERR_MEMORY, "dk %lld, dv %lld: scratch is beyond 64-bit sizes", (long long)p->dk,
+                        (long long)p->dv);
     *bytes = scan_carve(kind, p, threads, NULL, &job) + 128;
     return VLA_OK;
 }
@@ -141,22 +142,18 @@ INLINE void scan_begin(recurrent_kind kind, scan_job *job)
         scan_stage *stage = &job->stages[i];
         memset(stage, 0, sizeof *stage);
         atomic_init(&stage->busy, false);
+        atomic_init(&stage->kept, false);
         atomic_init(&stage->done, 0);
         recurrent *r = &stage->r;
         scratch += stage_carve(kind, p, job, i, scratch, r);
         stage->t = stage_tensors(job, i);
         r->t = &stage->t;
+        r->apart = job->slices > 1 && (uintptr_t)job->call->tensors->o % 64 == 0 && p->dv % PAD_LANES == 0;
         r->p = p;
         if (i < job->first)
-            recurrent_begin(stage_kind(kind, true), r);
+            recurrent_begin(stage_kind(kind, true), r, is_long(job->call));
         else
-            recurrent_begin(stage_kind(kind, false), r);
-        if (!r->A_base) continue;
-        if (is_long(job->call)) {
-            memset(r->A_base, 0, (size_t)(2 * r->dk * r->wk) * sizeof(real));
-            fold_matrix(r->A_base, r->A, r->A_lost, r->dk * r->wk);
-        } else
-            r->A_base = NULL;
+            recurrent_begin(stage_kind(kind, false), r, false);
     }
 }
 
@@ -164,12 +161,6 @@ INLINE void scan_end(recurrent_kind kind, scan_job *job)
 {
     for (int64_t i = 0; i < job->first + job->slices; i++) {
         recurrent *r = &job->stages[i].r;
-        if (r->A_base) {
-            sweep_matrix_pending(2, r);
-            memset(r->w, 0, (size_t)(2 * r->wk) * sizeof(real));
-            fold_matrix(r->A_base, r->A, r->A_lost, r->dk * r->wk);
-            r->A = r->A_base;
-        }
         if (i > job->first) job->stages[i].t.n = NULL; /* the first slice hands n out */
         if (i < job->first)
             recurrent_end(stage_kind(kind, true), r);
@@ -202,6 +193,19 @@ INLINE void penalty_rows(recurrent *r, int64_t from, int64_t count)
         penalty_rows_of(VLA_IDENTITY, r, from, count);
 }
 
+/* Rows that another core reads too are far away for the one that comes second. */
+INLINE void prefetch_token(const recurrent *r, int64_t token)
+{
+    if (token >= r->p->T) return;
+    const real *q = row_of(r->t->q, token, r->dk), *k = row_of(r->t->k, token, r->dk),
+               *v = row_of(r->t->v, token, r->lead);
+    for (int64_t i = 0; i < r->dk; i += PAD_LANES) {
+        __builtin_prefetch(q + i, 0, 2);
+        __builtin_prefetch(k + i, 0, 2);
+    }
+    for (int64_t i = 0; i < r->dv; i += PAD_LANES) __builtin_prefetch(v + i, 0, 2);
+}
+
 /* qf, kf and kh of `count` tokens for S. */
 INLINE void state_rows_of(recurrent_kind kind, vla_features features, recurrent *r, int64_t from, int64_t count)
 {
@@ -210,6 +214,7 @@ INLINE void state_rows_of(recurrent_kind kind, vla_features features, recurrent 
     for (int64_t i = 0; i < count; i++) {
         const real *k = row_of(r->t->k, from + i, dk);
         real *kf = r->kf + i * wk, *kh = r->kh + i * wk;
+        if (r->apart) prefetch_token(r, from + i + TOKENS);
         feature_query(features, p->qk_l2, row_of(r->t->q, from + i, dk), dk, wk, r->qf + i * wk);
         if (!kind.residual)
             feature_row(features, k, dk, wk, kh);
@@ -242,21 +247,6 @@ INLINE void state_rows(recurrent_kind kind, recurrent *r, int64_t from, int64_t 
 INLINE void fetch_rows(const real *rows, int64_t wk)
 {
     for (int64_t i = 0; i < 2 * wk; i += PAD_LANES) __builtin_prefetch(rows + i, 0, 3);
-}
-
-/* Copies rows past the caches: to take a line back from the core that read it last costs A's worker more than all of
- * the step's other scalar work, while the reader can ask for it ahead. */
-INLINE void stream_rows(real *to, const real *from, int64_t count)
-{
-#if defined(__SSE2__)
-    for (int64_t i = 0; i < count; i += 16 / (int64_t)sizeof(real)) {
-        __m128i part;
-        memcpy(&part, from + i, sizeof part);
-        _mm_stream_si128((__m128i *)(void *)(to + i), part);
-    }
-#else
-    memcpy(to, from, (size_t)count * sizeof(real));
-#endif
 }
 
 /* Before the block is handed over. */
@@ -296,8 +286,8 @@ INLINE void penalty_block(recurrent_kind kind, scan_stage *stage, real *rows, re
         penalty_tokens(kind, r, rows + i * r->wk, chain, done, from + i, least(count - i, TOKENS));
     stream_done();
     stage->unfolded += count;
-    if (r->A_base && stage->unfolded >= PENALTY_FOLD) {
-        fold_matrix(r->A_base, r->A, r->A_lost, r->dk * r->wk);
+    if (r->A_base && stage->unfolded >= FOLD_PENALTY) {
+        fold_penalty(r);
         stage->unfolded = 0;
     }
 }
@@ -338,6 +328,7 @@ INLINE void state_block(recurrent_kind kind, scan_stage *stage, real *rows, int6
     stage->unfolded += count;
     for (int64_t i = 0; i < count; i += TOKENS)
         state_tokens(kind, r, rows ? rows + i * r->wk : NULL, from + i, least(count - i, TOKENS));
+    if (r->apart) stream_done();
 }
 
 INLINE void run_block(recurrent_kind kind, const scan_job *job, int64_t stage, int64_t block, recurrent_chain chain)
@@ -406,12 +397,15 @@ INLINE void scan_worker(recurrent_kind kind, const scan_job *job, int64_t worker
 {
     const int64_t stages = job->first + job->slices, patience = job->workers > 1 ? PATIENCE : 0;
     int64_t idle = 0;
+    for (int64_t i = 0; i < stages; i++)
+        if (own_stage(kind, job, worker, i)) atomic_store_explicit(&job->stages[i].kept, true, memory_order_relaxed);
     while (blocks_finished(job) < job->blocks) {
         bool worked = false;
         for (int64_t i = 0; i < stages; i++)
             if (own_stage(kind, job, worker, i)) worked = try_stage(kind, job, i, chain) || worked;
-        if (!worked && idle >= patience)
-            for (int64_t i = stages - 1; i >= 0 && !worked; i--) worked = try_stage(kind, job, i, chain);
+        for (int64_t i = stages - 1; i >= 0 && !worked; i--)
+            if (idle >= patience || !atomic_load_explicit(&job->stages[i].kept, memory_order_relaxed))
+                worked = try_stage(kind, job, i, chain);
         idle = worked ? 0 : idle + 1;
         if (!worked) rest(idle);
     }

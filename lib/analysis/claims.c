@@ -7,37 +7,78 @@
 #include <string.h>
 
 const vla_claim vla_claims[] = {
-    {"C2", "linear attention's state norm grows like T", vla_claim_state_growth},
-    {"C3", "Sherman-Morrison keeps A_t = M_t^-1 exactly", vla_claim_inverse},
-    {"C4", "the recursion follows exactly from the variational objective", vla_claim_objective},
-    {"C7", "Proposition 1: the state stays bounded, with a plateau as residuals vanish", vla_claim_bounded},
-    {"C8", "Proposition 2: spectral norm exactly 1, gradients neither explode nor vanish", vla_claim_unit_norm},
-    {"C9", "without normalisation the norm grows like d/lambda0, to 1e32 in 25 steps at d = 96",
+    {"C2", "linear attention's state norm grows like T", "exponent", vla_claim_state_growth},
+    {"C3", "Sherman-Morrison keeps A_t = M_t^-1 exactly",
+     "f64 f32 f64-refresh f32-refresh f64-tiny-lambda0 f32-tiny-lambda0", vla_claim_inverse},
+    {"C4", "the recursion follows exactly from the variational objective", "vla rls", vla_claim_objective},
+    {"C7", "Proposition 1: the state stays bounded, with a plateau as residuals vanish",
+     "zero-mean biased given residual plateau adversary polynomial-growth adversary-isotropic sqrt-growth",
+     vla_claim_bounded},
+    {"C8", "Proposition 2: spectral norm exactly 1, gradients neither explode nor vanish",
+     "norm closed-form radius metric-norm product-bound explode vanish contraction-rate norm-bound polynomial-bound",
+     vla_claim_unit_norm},
+    {"C9", "without normalisation the norm grows like d/lambda0, to 1e32 in 25 steps at d = 96", "norm product",
      vla_claim_unnormalised},
-    {"C16", "recently written directions receive smaller updates", vla_claim_routing},
-    {"C17", "VLA is kin of recursive least squares", vla_claim_least_squares},
-    {"C20", "DeltaNet is bounded but not direction-selective", vla_claim_selective},
-    {NULL, NULL, NULL},
+    {"C16", "recently written directions receive smaller updates", "recency gain-by-age orthogonal count",
+     vla_claim_routing},
+    {"C17", "VLA is kin of recursive least squares", "direction state", vla_claim_least_squares},
+    {"C20", "DeltaNet is bounded but not direction-selective", "delta decay vla rls bounded", vla_claim_selective},
+    {NULL, NULL, NULL, NULL},
 };
 
-static const vla_claim *find(const char *name)
+static bool is_wanted(const vla_claim *claim, const char *const *names, int64_t count)
 {
-    for (const vla_claim *c = vla_claims; c->id; c++)
-        if (!strcmp(c->id, name)) return c;
-    return NULL;
+    bool wanted = count == 0;
+    for (int64_t i = 0; i < count; i++) wanted = wanted || !strcmp(names[i], claim->id) || !strcmp(names[i], "all");
+    return wanted;
+}
+
+static bool is_claim(const char *name)
+{
+    bool found = !strcmp(name, "all");
+    for (const vla_claim *c = vla_claims; c->id; c++) found = found || !strcmp(c->id, name);
+    return found;
+}
+
+static vla_status check_names(const char *const *names, int64_t count, vla_error *error)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (!is_claim(names[i]))
+            return vla_fail(error, VLA_ERR_ARGUMENT,
+                            "--verify: unknown claim '%.40s'; accepted: C2 C3 C4 C7 C8 C9 C16 C17 C20, or all",
+                            names[i]);
+    return VLA_OK;
+}
+
+bool vla_claim_has(const vla_claim *claim, const char *part)
+{
+    const size_t length = strlen(part);
+    for (const char *at = claim->parts; length && (at = strstr(at, part)); at++)
+        if ((at == claim->parts || at[-1] == ' ') && (at[length] == ' ' || !at[length]) && !strchr(part, ' '))
+            return true;
+    return false;
+}
+
+vla_status vla_claims_check_part(const char *part, const char *const *names, int64_t count, vla_error *error)
+{
+    char accepted[400] = "";
+    const vla_status known = check_names(names, count, error);
+    if (known) return known;
+    for (const vla_claim *c = vla_claims; c->id; c++) {
+        if (!is_wanted(c, names, count)) continue;
+        if (vla_claim_has(c, part)) return VLA_OK;
+        const size_t used = strlen(accepted);
+        snprintf(accepted + used, sizeof accepted - used, "%s%s", used ? " " : "", c->parts);
+    }
+    return vla_fail(error, VLA_ERR_ARGUMENT, "--part: '%.40s': accepted: %s", part, accepted);
 }
 
 vla_status vla_claims_run(const vla_trial *trial, const char *const *names, int64_t count, vla_error *error)
 {
-    for (int64_t i = 0; i < count; i++)
-        if (!find(names[i]) && strcmp(names[i], "all"))
-            return vla_fail(error, VLA_ERR_ARGUMENT,
-                            "--verify: unknown claim '%.40s'; accepted: C2 C3 C4 C7 C8 C9 C16 C17 C20, or all",
-                            names[i]);
+    const vla_status known = check_names(names, count, error);
+    if (known) return known;
     for (const vla_claim *c = vla_claims; c->id; c++) {
-        bool wanted = count == 0;
-        for (int64_t i = 0; i < count; i++) wanted = wanted || !strcmp(names[i], c->id) || !strcmp(names[i], "all");
-        if (!wanted) continue;
+        if (!is_wanted(c, names, count)) continue;
         vla_trial labelled = *trial;
         labelled.label = c->id;
         const vla_status status = c->run(&labelled, error);

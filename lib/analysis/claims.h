@@ -5,6 +5,7 @@
 
 typedef struct vla_claim {
     const char *id, *stated;
+    const char *parts; /* what verdicts it may give, separated by spaces */
     vla_status (*run)(const vla_trial *trial, vla_error *error);
 } vla_claim;
 
@@ -24,6 +25,11 @@ vla_status vla_claim_selective(const vla_trial *trial, vla_error *error);     /*
 /* Runs the claims named (all when count is 0), in the table's order. An unknown name is VLA_ERR_ARGUMENT with the list.
  */
 vla_status vla_claims_run(const vla_trial *trial, const char *const *names, int64_t count, vla_error *error);
+
+/* Whether a claim has this part. */
+bool vla_claim_has(const vla_claim *claim, const char *part);
+/* VLA_ERR_ARGUMENT with the list unless one of the claims named has this part. */
+vla_status vla_claims_check_part(const char *part, const char *const *names, int64_t count, vla_error *error);
 
 /* Compares verdict rows with expected ones on claim, part and source. Each expected row must be there with the same
  * verdict. *differences counts; note(context, line) hears each. */

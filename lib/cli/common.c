@@ -145,8 +145,10 @@ static void problem_rows(vla_common *c, vla_option *row)
 static void output_rows(vla_common *c, vla_option *row)
 {
     *row++ = real("time-limit", &c->time_limit, DBL_MIN, 1e9, "seconds for the whole run (default: the program's)");
-    *row++ = integer("min-samples", &c->min_samples, 1, 1e6, "samples of a time at least (default: 10)");
-    *row++ = real("noise", &c->noise, DBL_MIN, 10, "relative noise at which sampling may stop (default: 0.02)");
+    *row = integer("min-samples", &c->min_samples, 1, 1e6, "samples of a time at least (default: 10)");
+    row++->given = &c->min_samples_given;
+    *row = real("noise", &c->noise, DBL_MIN, 10, "relative noise at which sampling may stop (default: 0.02)");
+    row++->given = &c->noise_given;
     *row++ =
         texts("out-file", 'o', &c->outputs, "FILE", "write records; .md .csv .json .jsonl, repeatable (default: none)");
     *row++ = choice("format", &c->format, format_names, "NAME",
@@ -174,6 +176,21 @@ const vla_option_group *vla_common_groups(vla_common *common)
     const char *titles[VLA_COMMON_GROUPS] = {"operator and kernel", "problem", "measurement and output"};
     for (int i = 0; i < VLA_COMMON_GROUPS; i++) t->groups[i] = (vla_option_group){titles[i], t->rows[i]};
     return t->groups;
+}
+
+void vla_common_explain(vla_common *common, const char *option, const char *help)
+{
+    tables *t = common->tables;
+    for (int i = 0; t && i < VLA_COMMON_GROUPS; i++)
+        for (vla_option *row = t->rows[i]; row->name; row++)
+            if (strcmp(row->name, option) == 0) row->help = help;
+}
+
+vla_status vla_rules_check(const vla_rule *rules, size_t count, vla_error *error)
+{
+    for (size_t i = 0; i < count; i++)
+        if (rules[i].broken) return vla_fail(error, VLA_ERR_ARGUMENT, "%s: %s", rules[i].option, rules[i].why);
+    return VLA_OK;
 }
 
 static int add_once(int *values, int count, int value)

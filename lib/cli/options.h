@@ -83,7 +83,7 @@ typedef struct vla_common {
     const char *format;  /* NULL: readable table */
     const char *plot;    /* DIR */
     bool quiet, verbose, help, version;
-    bool lambda0_given;
+    bool lambda0_given, min_samples_given, noise_given;
     void *tables; /* the option rows */
 } vla_common;
 
@@ -93,6 +93,16 @@ void vla_common_free(vla_common *common);
 /* Option rows that fill common: VLA_COMMON_GROUPS groups (and an end) to put after the program's own. Valid while
  * common lives and stays where it is; NULL when out of memory. */
 const vla_option_group *vla_common_groups(vla_common *common);
+
+/* Replaces the help of one shared option, for a program whose default is another; after vla_common_groups. */
+void vla_common_explain(vla_common *common, const char *option, const char *help);
+
+/* What a program cannot use, as a list: the first broken rule is VLA_ERR_ARGUMENT, "OPTION: WHY". */
+typedef struct vla_rule {
+    bool broken;
+    const char *option, *why;
+} vla_rule;
+vla_status vla_rules_check(const vla_rule *rules, size_t count, vla_error *error);
 
 /* --op, --dtype and --form as values, "all" expanded, repetitions dropped. Return the count, 0 when not given.
  * forms may hold VLA_BEST; room for VLA_OPS, VLA_DTYPES, VLA_FORMS + 1. */

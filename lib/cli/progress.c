@@ -54,6 +54,12 @@ void vla_progress_update(vla_progress *progress, const char *label, double done,
     progress->shown = now;
 }
 
+void vla_closing_line(int64_t passed, int64_t skipped, int64_t failed)
+{
+    fprintf(stderr, "run %lld, passed %lld, skipped %lld, failed %lld\n", (long long)(passed + skipped + failed),
+            (long long)passed, (long long)skipped, (long long)failed);
+}
+
 void vla_progress_note(vla_progress *progress, const char *format, ...)
 {
     bool bar = progress->bar && progress->shown > 0;

@@ -20,6 +20,10 @@ void vla_progress_clear(vla_progress *progress);
 /* A line on stderr that does not tear the bar: "PROGRAM: warning: ..." */
 void vla_progress_note(vla_progress *progress, const char *format, ...) VLA_PRINTF(2, 3);
 
+/* The last line of every program, which scripts may rely on: "run N, passed N, skipped N, failed N" on stderr. run is
+ * the sum; skipped counts timeouts and what did not fit in memory too. */
+void vla_closing_line(int64_t passed, int64_t skipped, int64_t failed);
+
 /* Installs handlers for SIGINT, SIGTERM and (unless ignored, as under nohup) SIGHUP that set a flag; a second signal
  * ends the process as usual. SIGPIPE and
  * SIGXFSZ are ignored so that a closed pipe or a full file is a write error. The flag is the only process-wide

@@ -41,7 +41,9 @@ typedef struct vla_run_facts {
     const char *input; /* directory or files, NULL for synthetic inputs */
     const char *digest;
     int64_t seed; /* of synthetic inputs */
-    bool has_u, has_b, state_in;
+    bool has_u, has_b;
+    const char *state_in; /* digest of the state before the first token, NULL for none */
+    vla_isa isa;          /* asked for */
 } vla_run_facts;
 
 /* The record of kind "run"; run as it was before or after execution. status is ok, fail, skip or oom. */

@@ -7,11 +7,35 @@
 #include <stdio.h>
 
 /* What defines a run: the fields its key is made of. */
-static const char *const key_fields[] = {
-    "kind",    "op",           "form",           "backend",     "dtype",   "B",        "H",       "T",      "Tk",
-    "dk",      "dv",           "chunk",          "segments",    "threads", "features", "qk_norm", "output", "gate",
-    "lambda0", "no_normalise", "refresh_period", "refresh_eps", "u",       "b",        "digest",  "seed",   "state_in",
-    NULL};
+static const char *const key_fields[] = {"kind",
+                                         "op",
+                                         "form",
+                                         "backend",
+                                         "dtype",
+                                         "B",
+                                         "H",
+                                         "T",
+                                         "Tk",
+                                         "dk",
+                                         "dv",
+                                         "chunk",
+                                         "segments",
+                                         "threads",
+                                         "features",
+                                         "qk_norm",
+                                         "output",
+                                         "gate",
+                                         "lambda0",
+                                         "no_normalise",
+                                         "refresh_period",
+                                         "refresh_eps",
+                                         "u",
+                                         "b",
+                                         "digest",
+                                         "seed",
+                                         "state_in",
+                                         "isa",
+                                         NULL};
 
 static bool put_case(vla_record *r, const vla_run *run)
 {
@@ -25,14 +49,18 @@ static bool put_case(vla_record *r, const vla_run *run)
     return vla_record_string(r, "case", label) && vla_record_null(r, "key");
 }
 
-static bool put_kernel(vla_record *r, const vla_run *run)
+static bool put_isa(vla_record *r, vla_isa isa)
+{
+    return vla_record_string(r, "isa", isa == VLA_ISA_AUTO ? NULL : vla_isa_name(isa));
+}
+
+static bool put_kernel(vla_record *r, const vla_run *run, const vla_run_facts *f)
 {
     const vla_problem *p = &run->problem;
     return vla_record_string(r, "op", vla_op_name(p->op)) &&
            vla_record_string(r, "form", run->form == VLA_BEST ? "best" : vla_form_name(run->form)) &&
            vla_record_string(r, "backend", run->backend == VLA_AUTO ? "auto" : vla_backend_name(run->backend)) &&
-           vla_record_string(r, "dtype", vla_dtype_name(run->dtype)) &&
-           vla_record_string(r, "isa", (int)run->isa >= 0 ? vla_isa_name(run->isa) : NULL) &&
+           vla_record_string(r, "dtype", vla_dtype_name(run->dtype)) && put_isa(r, f->isa) && /* as the key has it */
            vla_record_int(r, "B", p->B) && vla_record_int(r, "H", p->H) && vla_record_int(r, "T", p->T) &&
            vla_record_int(r, "Tk", p->Tk ? p->Tk : p->T) && vla_record_int(r, "dk", p->dk) &&
            vla_record_int(r, "dv", p->dv) && vla_record_int(r, "threads", run->threads);
@@ -45,7 +73,7 @@ static bool put_facts(vla_record *r, const vla_run *run, const vla_run_facts *f)
            vla_record_bool(r, "b", f->has_b && vla_op_reads(op, VLA_IN_B)) && vla_record_string(r, "input", f->input) &&
            vla_record_string(r, "digest", f->digest) &&
            (f->input ? vla_record_null(r, "seed") : vla_record_int(r, "seed", f->seed)) &&
-           vla_record_bool(r, "state_in", f->state_in);
+           vla_record_string(r, "state_in", f->state_in);
 }
 
 static double norm(const vla_tensor *t)
@@ -97,10 +125,10 @@ vla_record *vla_run_record(const vla_run *run, const vla_run_facts *facts, const
 {
     vla_record *r = vla_record_create("run");
     if (!r) return NULL;
-    if (put_case(r, run) && put_kernel(r, run) && vla_cut_record(&run->problem, r) &&
+    if (put_case(r, run) && put_kernel(r, run, facts) && vla_cut_record(&run->problem, r) &&
         vla_parameters_record(&run->problem, r) && put_facts(r, run, facts) && vla_record_string(r, "status", status) &&
         vla_record_string(r, "reason", reason) && put_results(r, run, facts) && put_check(r, run) &&
-        vla_record_key(r, key_fields))
+        vla_record_key(r, key_fields) && put_isa(r, run->isa))
         return r;
     vla_record_destroy(r);
     return NULL;

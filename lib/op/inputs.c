@@ -316,27 +316,10 @@ bool vla_inputs_first_bad(const vla_inputs *inputs, vla_op op, vla_bad_input *ba
     return any;
 }
 
-static uint64_t mix(uint64_t hash, uint64_t word)
-{
-    hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-    return hash ^ hash >> 32;
-}
-
 void vla_inputs_digest(const vla_inputs *inputs, char *text)
 {
     uint64_t hash = 1;
-    for (int i = 0; i < VLA_INPUTS; i++) {
-        const vla_tensor *t = &inputs->tensor[i];
-        if (!t->data) continue;
-        hash = mix(hash, (uint64_t)i + 1);
-        for (int d = 0; d < t->rank; d++) hash = mix(hash, (uint64_t)t->shape[d]);
-        const unsigned char *bytes = t->data;
-        size_t size = (size_t)t->count * vla_dtype_size(t->dtype), at = 0;
-        for (uint64_t word; at + sizeof word <= size; at += sizeof word) {
-            memcpy(&word, bytes + at, sizeof word);
-            hash = mix(hash, word);
-        }
-        for (; at < size; at++) hash = mix(hash, bytes[at]);
-    }
+    for (int i = 0; i < VLA_INPUTS; i++)
+        if (inputs->tensor[i].data) hash = vla_tensor_digest(&inputs->tensor[i], (uint64_t)i + 1, hash);
     snprintf(text, 17, "%016" PRIx64, hash);
 }

@@ -3,6 +3,8 @@
 #include "lib/base/status.h"
 #include "lib/op/registry.h"
 #include "lib/tensor/npy.h"
+#include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +51,7 @@ vla_status vla_state_create(vla_state *state, const vla_problem *problem, vla_dt
 {
     part list[parts];
     vla_status status = VLA_OK;
-    *state = (vla_state){0};
+    *state = (vla_state){.op = problem->op};
     list_parts(state, problem, list);
     for (int i = 0; i < parts && status == VLA_OK; i++)
         if (list[i].wanted)
@@ -100,12 +102,33 @@ static char *part_path(const char *directory, const char *name)
     return vla_path_join(directory, file);
 }
 
+/* Parts of several operators look alike: delta's S is decay's, and rls has all that vla needs but n. */
+static vla_status check_op(vla_op op, const char *directory, vla_error *error)
+{
+    char name[16] = "";
+    char *path = vla_path_join(directory, "op.txt");
+    if (!path) return vla_fail(error, VLA_ERR_MEMORY, "%s: out of memory", directory);
+    FILE *file = fopen(path, "re");
+    vla_status status = VLA_OK;
+    if (file && (!fgets(name, sizeof name, file) || strcspn(name, "\n") == 0)) name[0] = '\0';
+    name[strcspn(name, "\n")] = '\0';
+    for (char *c = name; *c; c++)
+        if (*c < ' ' || *c > '~') *c = '?';
+    if (file && strcmp(name, vla_op_name(op)) != 0)
+        status = vla_fail(error, VLA_ERR_FILE, "%s: the state of '%s'; accepted: of '%s'", path, name, vla_op_name(op));
+    else if (!file && errno != ENOENT && errno != ENOTDIR)
+        status = vla_fail(error, VLA_ERR_FILE, "%s: cannot read: %s", path, strerror(errno));
+    if (file) fclose(file);
+    free(path);
+    return status;
+}
+
 vla_status vla_state_load(vla_state *state, const vla_problem *problem, vla_dtype dtype, const char *directory,
                           vla_error *error)
 {
     part list[parts];
-    vla_status status = VLA_OK;
-    *state = (vla_state){0};
+    vla_status status = check_op(problem->op, directory, error);
+    *state = (vla_state){.op = problem->op};
     list_parts(state, problem, list);
     for (int i = 0; i <= parts && status == VLA_OK; i++) {
         char *path = part_path(directory, i < parts ? list[i].name : "t");
@@ -131,6 +154,20 @@ static vla_status save_part(const char *directory, const char *name, const void 
     return status;
 }
 
+static vla_status save_op(const char *directory, vla_op op, vla_error *error)
+{
+    char *path = vla_path_join(directory, "op.txt");
+    if (!path) return vla_fail(error, VLA_ERR_MEMORY, "%s: out of memory", directory);
+    vla_file file;
+    vla_status status = vla_file_begin(&file, path, error);
+    if (status == VLA_OK) {
+        fprintf(file.stream, "%s\n", vla_op_name(op));
+        status = vla_file_commit(&file, error);
+    }
+    free(path);
+    return status;
+}
+
 vla_status vla_state_save(const vla_state *state, const char *directory, vla_error *error)
 {
     const vla_tensor *tensors[] = {&state->S, &state->A, &state->n};
@@ -141,8 +178,17 @@ vla_status vla_state_save(const vla_state *state, const char *directory, vla_err
         if (tensors[i]->data)
             status = save_part(directory, names[i], tensors[i]->data, tensors[i]->dtype, tensors[i]->rank,
                                tensors[i]->shape, error);
-    if (status != VLA_OK) return status;
-    return save_part(directory, "t", &steps, VLA_F64, 0, NULL, error);
+    if (status == VLA_OK) status = save_part(directory, "t", &steps, VLA_F64, 0, NULL, error);
+    return status == VLA_OK ? save_op(directory, state->op, error) : status;
+}
+
+void vla_state_digest(const vla_state *state, char *text)
+{
+    const vla_tensor *tensors[] = {&state->S, &state->A, &state->n};
+    uint64_t hash = (uint64_t)state->t + 1;
+    for (int i = 0; i < parts; i++)
+        if (tensors[i]->data) hash = vla_tensor_digest(tensors[i], (uint64_t)i + 1, hash);
+    snprintf(text, 17, "%016" PRIx64, hash);
 }
 
 static vla_status copy_part(vla_tensor *to, const vla_tensor *from, vla_error *error)
@@ -155,7 +201,7 @@ static vla_status copy_part(vla_tensor *to, const vla_tensor *from, vla_error *e
 
 vla_status vla_state_copy(vla_state *to, const vla_state *from, vla_error *error)
 {
-    *to = (vla_state){.t = from->t};
+    *to = (vla_state){.op = from->op, .t = from->t};
     vla_status status = copy_part(&to->S, &from->S, error);
     if (status == VLA_OK) status = copy_part(&to->A, &from->A, error);
     if (status == VLA_OK) status = copy_part(&to->n, &from->n, error);
@@ -176,7 +222,7 @@ static vla_status head_part(vla_tensor *to, const vla_tensor *from, int64_t inde
 
 vla_status vla_state_head(vla_state *head, const vla_state *state, int64_t index, vla_error *error)
 {
-    *head = (vla_state){.t = state->t};
+    *head = (vla_state){.op = state->op, .t = state->t};
     vla_status status = head_part(&head->S, &state->S, index, error);
     if (status == VLA_OK) status = head_part(&head->A, &state->A, index, error);
     if (status == VLA_OK) status = head_part(&head->n, &state->n, index, error);

@@ -161,3 +161,24 @@ const char *vla_shape_text(int rank, const int64_t *shape, char *buffer, size_t 
     if (used < size) snprintf(buffer + used, size - used, "]");
     return buffer;
 }
+
+static uint64_t mix(uint64_t hash, uint64_t word)
+{
+    hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 32;
+}
+
+uint64_t vla_tensor_digest(const vla_tensor *tensor, uint64_t tag, uint64_t hash)
+{
+    const unsigned char *bytes = tensor->data;
+    const size_t size = (size_t)tensor->count * vla_dtype_size(tensor->dtype);
+    size_t at = 0;
+    hash = mix(hash, tag);
+    for (int d = 0; d < tensor->rank; d++) hash = mix(hash, (uint64_t)tensor->shape[d]);
+    for (uint64_t word; at + sizeof word <= size; at += sizeof word) {
+        memcpy(&word, bytes + at, sizeof word);
+        hash = mix(hash, word);
+    }
+    for (; at < size; at++) hash = mix(hash, bytes[at]);
+    return hash;
+}

@@ -18,6 +18,8 @@ void vla_tensor_destroy(vla_tensor *tensor);
 void vla_convert(void *dst, vla_dtype dst_dtype, const void *src, vla_dtype src_dtype, int64_t count);
 double vla_load(const void *data, vla_dtype dtype, int64_t index);
 void vla_store(void *data, vla_dtype dtype, int64_t index, double value);
+/* hash with a tag, the shape and the bytes mixed in. */
+uint64_t vla_tensor_digest(const vla_tensor *tensor, uint64_t tag, uint64_t hash);
 /* "[2,3,64]" into buffer, which is returned. */
 const char *vla_shape_text(int rank, const int64_t *shape, char *buffer, size_t size);
 

@@ -62,6 +62,14 @@ refuse 2 "--want: 'x='" $small --want x=
 refuse 2 "--fail-on slower" $small --fail-on slower
 refuse 2 "--resume" $small --resume
 refuse 2 "--threads" $small --threads 1,2
+for option in '--time-limit 3' '--min-samples 3' '--noise 0.02' '--B 2' '--chunk 4' '--segments 2' '--H 1,2'; do
+  refuse 2 "${option% *}: " --T 5 --d 4 $option
+done
+refuse 2 "--part: 'foo': accepted: norm " --verify C8 --part foo
+refuse 2 "--part: 'norm': accepted: exponent direction" --verify C2,C17 --part norm
+refuse 2 "--part: 'norm closed-form'" --verify C8 --part "norm closed-form"
+refuse 2 "--part: no claims" $small --part norm
+refuse 2 "--T: several" --verify C8 --T 5,6
 refuse 2 "--refresh-period" $small --refresh-period 3 --refresh-periods 2,4
 refuse 2 "no case matches" $small --filter nothing
 refuse 3 "nowhere" $small --expect "$out/nowhere.jsonl"

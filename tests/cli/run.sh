@@ -83,6 +83,30 @@ for op in vla linear delta rls decay; do
     done
   done
 done
+# A state names its operator; --resume tells states, asked instruction sets and unchecked rows apart
+try 0 delta $(files .1.npy) --state-out "$out/sd"
+refuse 3 "op.txt: the state of 'delta'; accepted: of 'decay'" decay $(files .2.npy) --state-in "$out/sd"
+printf 'rls\x1b[31m' >"$out/sd/op.txt"
+refuse 3 "op.txt: the state of 'rls?[31m'" delta $(files .2.npy) --state-in "$out/sd"
+rm "$out/sd/op.txt"
+try 0 decay $(files .2.npy) --state-in "$out/sd"
+again() { # rows expected to run, arguments
+  local rows=$1
+  shift
+  try 0 delta $(files .2.npy) -o "$out/again.jsonl" --resume "$@"
+  tail -n 1 "$out/stderr" | grep -qx "run $rows, passed $rows, skipped 0, failed 0" || fail "--resume ran other than $rows: $*"
+}
+again 1
+again 1 --state-in "$out/sd"
+again 0 --state-in "$out/sd"
+try 0 delta $(files .2.npy) --state-out "$out/sd"
+again 1 --state-in "$out/sd"
+again 1 --isa base
+again 0 --isa base
+again 1 --isa base --check
+again 0 --isa base --check
+again 0
+rm -rf "$out/sd"
 # fewer queries than keys: the last rows of softmax
 try 0 softmax $(files .npy) --dtype f64 --out "$out/whole.npy"
 tail -c $((23 * 128)) "$out/q.npy" | npy "$out/q.3.npy" '<f2' '23, 64'
