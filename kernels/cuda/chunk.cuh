@@ -12,7 +12,7 @@
  * Launches for a stretch of chunks (workspace is bounded, so a long sequence takes several stretches):
  *   prepare  features of u and k as tiles, sums of u^T u a segment and of kf a chunk     (vla; linear: kf only)
  *   prefix   sums -> sums before, in order, so that results do not depend on the launch
- *   penalty  a segment of chunks a warp (dk 64) or four (128): A = M^-1 by blocked sweep, then a for each token   (vla)
+ *   penalty  a block a segment: A = M^-1 by blocked sweep, then a for each token   (vla)
  *   map      a block a chunk: D, B, Qeff, O_loc
  *   walk     a block for some rows of S of a head: the walk and the outputs
  * Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state and the
@@ -46,20 +46,25 @@ struct arguments {
     uint2 *B, *O;            /* B^T [dvp/8][DK/16][32], O_loc [dvp/8][CT][32] */
     float *norm;             /* [C]: |kf| */
     float *n;                /* [DK]: sum of kf, then its prefix */
-    float4 *M;               /* a segment: [DK/16][DK/8][32], then prefix */
+    float4 *M;               /* a segment: tiles on and below the diagonal [tile_below][2][32], then prefix */
     float4 *M_carry;         /* a head: before the stretch, then after */
     float *n_carry;          /* [DK] a head */
-    float *A_end;            /* [heads,dk,dk]: the end state's A; NULL: not wanted of this stretch */
+    int *bad_row;            /* first row of k or u that is not finite, C: none */
+    const float *n_in;       /* [heads,dk] of the state a run goes on from, else NULL */
+    float *A_end, *n_end;    /* [heads,dk,dk], [heads,dk]: of the end state; NULL: not wanted of this stretch */
     unsigned long long *bad; /* a head: first token that is not finite */
+    float diagonal;          /* of M before the first token */
+    bool first, resume;      /* the first stretch; of a run that goes on from a state */
+    bool early;              /* let the next kernel's blocks in as soon as all of this one's are */
 };
 
 template <int DK> struct sizes {
     static constexpr int KT = DK / 16;
-    static constexpr int64_t tiles = (int64_t)CT * KT * 32;        /* frags of U, K, X, Qeff a chunk */
-    static constexpr int64_t square = (int64_t)KT * KT * 32;       /* frags of D a chunk */
-    static constexpr int64_t matrix = (int64_t)KT * (DK / 8) * 32; /* float4 of M */
-    static constexpr int lanes = DK / 8;                           /* that share a row of 8 elements each */
-    static constexpr int warps = DK / 16;                          /* of prepare and map */
+    static constexpr int64_t tiles = (int64_t)CT * KT * 32;            /* frags of U, K, X, Qeff a chunk */
+    static constexpr int64_t square = (int64_t)KT * KT * 32;           /* frags of D a chunk */
+    static constexpr int64_t matrix = (int64_t)KT * (KT + 1) / 2 * 64; /* float4 of M */
+    static constexpr int lanes = DK / 8;                               /* that share a row of 8 elements each */
+    static constexpr int warps = DK / 16;                              /* of prepare and map */
 };
 
 __device__ __forceinline__ void put8(__half *to, const float (&x)[8])
@@ -85,11 +90,46 @@ __device__ __forceinline__ int64_t first_bad(const arguments &a, int64_t head)
     return (int64_t)(bad < none ? bad : none);
 }
 
-/* Position of element (row, column) of a DK x DK matrix kept as results of products: float index into float4s. */
-template <int DK> __host__ __device__ __forceinline__ int64_t result_index(int row, int column)
+__host__ __device__ constexpr int tile_below(int i, int j)
+{
+    return i * (i + 1) / 2 + j;
+}
+
+/* Position of element (row, column) of a symmetric matrix kept as tiles of results of products, on or below the
+ * diagonal: float index into float4s. */
+__host__ __device__ __forceinline__ int result_index(int row, int column)
 {
     const int lane = (row % 8) * 4 + (column % 8) / 2;
-    return 4 * ((int64_t)((row / 16) * (DK / 8) + column / 8) * 32 + lane) + (row % 16 / 8) * 2 + column % 2;
+    return 4 * (tile_below(row / 16, column / 16) * 64 + (column % 16 / 8) * 32 + lane) + (row % 16 / 8) * 2 +
+           column % 2;
+}
+
+/* Programmatic dependent launch: a kernel starts while the one before still runs and waits here for its results. Every
+ * kernel of a run waits, so that each is after all before it. */
+__device__ __forceinline__ void grid_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void grid_release(bool now)
+{
+#if __CUDA_ARCH__ >= 900
+    if (now) asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void copy_async(void *to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void copy_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int PENDING> __device__ __forceinline__ void copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 } /* namespace chunked */
 

@@ -12,9 +12,33 @@ constexpr int64_t BUDGET =
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {
     int64_t heads, chunks, stride, segments, bytes;
-    int per_segment, dkp, dvp;
-    int64_t U, K, X, D, Q, B, O, norm, n, M, M_carry, n_carry, bad, S;
+    int per_segment, warps, dkp, dvp;
+    int64_t U, K, X, D, Q, B, O, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
+
+/* Warps a segment of penalty: more where there are too few segments to fill the device. */
+static int warps_a_segment(int64_t heads, int64_t chunks, int dkp)
+{
+    if (dkp == 128) return 4;
+    return heads * (chunks + 1) <= 2 * (int64_t)vla_cuda_sm_count() * penalty_shape<64, 2>::blocks ? 2 : 1;
+}
+
+/* An inverse costs about a chunk (two at 128): the length of segments that ends soonest, over the waves of blocks that
+ * a device takes, the end state's among them. */
+static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, int warps)
+{
+    const int64_t each_takes = dkp == 128   ? penalty_shape<128, 4>::blocks
+                               : warps == 2 ? penalty_shape<64, 2>::blocks
+                                            : penalty_shape<64, 1>::blocks,
+                  at_once = (int64_t)vla_cuda_sm_count() * each_takes, inverse = dkp == 64 ? 1 : 2, most = 128;
+    int64_t best = 1, least = INT64_MAX;
+    for (int64_t each = 1; each <= most && each <= (chunks > 1 ? chunks : 1); each++) {
+        const int64_t blocks = heads * ((chunks + each - 1) / each + 1),
+                      time = (blocks + at_once - 1) / at_once * (inverse + each);
+        if (time < least) least = time, best = each;
+    }
+    return (int)best;
+}
 
 template <vla_op OP> layout plan(const vla_problem *p)
 {
@@ -24,20 +48,13 @@ template <vla_op OP> layout plan(const vla_problem *p)
     const int64_t KT = l.dkp / 16, rows = CT * KT * 512, square = OP == VLA_LINEAR ? 0 : KT * KT * 512,
                   mapped = OP == VLA_VLA ? rows : 0;
     const int64_t sums = OP == VLA_DELTA ? 0 : 1, values = l.dvp / 8 * KT * 256, outputs = l.dvp / 8 * CT * 256;
-    const int64_t each = 3 * mapped + square + rows + values + outputs + sums * (C + l.dkp) * 4 +
-                         (OP == VLA_VLA ? l.dkp * l.dkp * 4 : 0);
+    const int64_t each = 3 * mapped + square + rows + values + outputs + sums * (C + l.dkp) * 4;
     const int64_t fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
     l.stride = l.chunks < 1 ? 1 : l.chunks < fit ? l.chunks : fit > 1 ? fit : 1;
     const int64_t stretches = l.chunks > 0 ? (l.chunks + l.stride - 1) / l.stride : 1; /* of one length, or nearly */
     l.stride = l.chunks > 0 ? (l.chunks + stretches - 1) / stretches : 1;
-    /* an inverse costs about a chunk: one a segment, and no more segments than run at once */
-    const int64_t at_once = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? 8 : 2), most = 64;
-    int64_t each_segment = (l.heads * l.stride + at_once - 1) / at_once;
-    if (each_segment < 1) each_segment = 1;
-    while (each_segment < most && l.heads <= at_once &&
-           l.heads * ((l.stride + each_segment - 1) / each_segment) > at_once)
-        each_segment++;
-    l.per_segment = OP != VLA_VLA ? 1 : (int)(each_segment < most ? each_segment : most);
+    l.warps = warps_a_segment(l.heads, l.stride, l.dkp);
+    l.per_segment = OP == VLA_VLA ? chunks_a_segment(l.heads, l.stride, l.dkp, l.warps) : 1;
     l.segments = (l.stride + l.per_segment - 1) / l.per_segment;
     int64_t at = 0;
     const auto take = [&](int64_t bytes) {
@@ -49,9 +66,10 @@ template <vla_op OP> layout plan(const vla_problem *p)
     l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * mapped), l.D = take(all * square);
     l.Q = take(all * rows), l.B = take(all * values), l.O = take(all * outputs);
     l.norm = take(sums * all * C * 4), l.n = take(sums * all * l.dkp * 4);
-    const int64_t matrix = OP == VLA_VLA ? l.dkp * l.dkp * 4 : 0;
+    const int64_t matrix = OP == VLA_VLA ? KT * (KT + 1) / 2 * 1024 : 0;
     l.M = take(l.heads * l.segments * matrix), l.M_carry = take(l.heads * matrix);
-    l.n_carry = take(sums * l.heads * l.dkp * 4), l.bad = take(l.heads * 8), l.S = take(l.heads * p->dk * p->dv * 4);
+    l.n_carry = take(sums * l.heads * l.dkp * 4), l.bad_row = take(sums * all * 4);
+    l.bad = take(l.heads * 8), l.S = take(l.heads * p->dk * p->dv * 4);
     l.bytes = at;
     return l;
 }
@@ -81,14 +99,6 @@ template <vla_op OP> bool supports(const vla_problem *p, char *reason, size_t si
     return false;
 }
 
-static __global__ void finish_n(const __grid_constant__ arguments a, float *n, int dkp)
-{
-    const int64_t head = blockIdx.x;
-    const bool bad = first_bad(a, head) < a.T;
-    for (int c = (int)threadIdx.x; c < a.dk; c += blockDim.x)
-        n[head * a.dk + c] = bad ? NAN : a.n_carry[head * dkp + c];
-}
-
 /* A state of no tokens. */
 static __global__ void fresh_state(float *S, float *A, float *n, int dk, int dv, float diagonal)
 {
@@ -111,40 +121,64 @@ template <typename K> vla_status allow_shared(K *kernel, size_t bytes, vla_error
     return VLA_OK;
 }
 
-template <vla_op OP, int DK, int NV> vla_status launch_walk(const arguments &a, cudaStream_t stream, vla_error *error)
+/* A launch that may start before the kernel before it has ended (grid_wait in chunk.cuh). */
+template <typename K>
+vla_status launch(K *kernel, int64_t blocks, int threads, size_t shared, cudaStream_t stream, const arguments &a,
+                  vla_error *error)
 {
-    const size_t bytes = sizeof(walk_shared<DK, NV>);
-    const vla_status status = allow_shared(walk<OP, DK, NV>, bytes, error);
-    if (status != VLA_OK) return status;
-    walk<OP, DK, NV><<<(unsigned)(a.heads * (a.dvp / (8 * NV))), walk_shape<DK, NV>::threads, bytes, stream>>>(a);
-    VLA_CUDA(cudaGetLastError());
+    if (shared > 48 * 1024) {
+        const vla_status status = allow_shared(kernel, shared, error);
+        if (status != VLA_OK) return status;
+    }
+    int device = 0, major = 0;
+    VLA_CUDA(cudaGetDevice(&device));
+    VLA_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    cudaLaunchAttribute dependent = {};
+    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    dependent.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)blocks), config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = shared, config.stream = stream;
+    config.attrs = &dependent, config.numAttrs = major >= 9 ? 1 : 0;
+    VLA_CUDA(cudaLaunchKernelEx(&config, kernel, a));
     return VLA_OK;
 }
 
-template <vla_op OP, int DK> vla_status launch_stretch(const arguments &a, cudaStream_t stream, vla_error *error)
+template <vla_op OP, int DK, int NV> vla_status launch_walk(const arguments &a, cudaStream_t stream, vla_error *error)
+{
+    return launch(walk<OP, DK, NV>, a.heads * (a.dvp / (8 * NV)), walk_shape<DK, NV>::threads,
+                  sizeof(walk_shared<DK, NV>), stream, a, error);
+}
+
+template <int DK, int WARPS> vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
+{
+    return launch(penalty<DK, WARPS>, a.heads * (a.segments + (a.A_end ? 1 : 0)), penalty_shape<DK, WARPS>::threads,
+                  sizeof(penalty_shared<DK, WARPS>), stream, a, error);
+}
+
+template <vla_op OP, int DK>
+vla_status launch_stretch(const arguments &a, int warps, cudaStream_t stream, vla_error *error)
 {
     constexpr int THREADS = 32 * sizes<DK>::warps;
+    constexpr bool WITH_U = OP == VLA_VLA;
     vla_status status = VLA_OK;
     if constexpr (OP != VLA_DELTA) {
-        prepare<DK, OP == VLA_VLA><<<(unsigned)(a.heads * a.segments), THREADS, 0, stream>>>(a);
-        const int64_t quads = a.heads * (sizes<DK>::matrix + DK / 4);
-        prefix<DK><<<(unsigned)((quads + 127) / 128), 128, 0, stream>>>(a, OP == VLA_VLA, true);
-        VLA_CUDA(cudaGetLastError());
+        status = launch(prepare<DK, WITH_U>, a.heads * a.segments, THREADS, sizeof(prepare_shared<DK, WITH_U>), stream,
+                        a, error);
+        using blocks = prefix_blocks<DK, WITH_U>;
+        if (status == VLA_OK)
+            status = launch(prefix<DK, WITH_U>, a.heads * (blocks::M + blocks::n), PREFIX_THREADS, 0, stream, a, error);
+    } else if (a.first) {
+        status = launch(clear_bad, (a.heads + 127) / 128, 128, 0, stream, a, error);
     }
-    if constexpr (OP == VLA_VLA) {
-        using form = penalty_shape<DK>;
-        const size_t bytes = sizeof(penalty_shared<DK>) * form::segments;
-        status = allow_shared(penalty<DK>, bytes, error);
-        if (status != VLA_OK) return status;
-        const int64_t places = a.heads * (a.segments + (a.A_end ? 1 : 0)),
-                      blocks = (places + form::segments - 1) / form::segments;
-        penalty<DK><<<(unsigned)blocks, form::threads, bytes, stream>>>(a);
-        VLA_CUDA(cudaGetLastError());
-    }
-    status = allow_shared(map<OP, DK>, map_bytes<DK>(a.dvp), error);
+    if constexpr (WITH_U && DK == 128)
+        if (status == VLA_OK) status = launch_penalty<128, 4>(a, stream, error);
+    if constexpr (WITH_U && DK == 64)
+        if (status == VLA_OK)
+            status = warps == 2 ? launch_penalty<64, 2>(a, stream, error) : launch_penalty<64, 1>(a, stream, error);
+    if (status == VLA_OK)
+        status = launch(map<OP, DK>, a.heads * a.chunks, THREADS, map_bytes<DK>(a.dvp), stream, a, error);
     if (status != VLA_OK) return status;
-    map<OP, DK><<<(unsigned)(a.heads * a.chunks), THREADS, map_bytes<DK>(a.dvp), stream>>>(a);
-    VLA_CUDA(cudaGetLastError());
     const int64_t columns = a.heads * (a.dvp / 8), fit = (int64_t)vla_cuda_sm_count() * (DK == 64 ? 2 : 1);
     if (columns <= fit) return launch_walk<OP, DK, 1>(a, stream, error);
     if (columns / 2 <= fit || a.dvp % 32 != 0) return launch_walk<OP, DK, 2>(a, stream, error);
@@ -156,30 +190,26 @@ template <vla_op OP, int DK> vla_status run_width(arguments a, const layout &l, 
     const vla_problem *p = call->problem;
     const vla_tensors *t = call->tensors;
     cudaStream_t stream = (cudaStream_t)call->stream;
-    const float *n_in = t->state_in && OP != VLA_DELTA ? (const float *)t->n : NULL;
-    const bool resume_A = OP == VLA_VLA && t->state_in;
-    start<DK><<<(unsigned)l.heads, 128, 0, stream>>>(a, n_in, !t->state_in, OP == VLA_VLA && !resume_A,
-                                                     (float)((double)p->dk * p->lambda0));
-    VLA_CUDA(cudaGetLastError());
-    const size_t square = (size_t)DK * (DK + 1) * sizeof(float);
+    a.resume = t->state_in, a.diagonal = (float)((double)p->dk * p->lambda0);
+    a.n_in = t->state_in && OP != VLA_DELTA ? (const float *)t->n : NULL;
+    a.early = l.heads * l.chunks <= 8 * (int64_t)vla_cuda_sm_count(); /* blocks let in early end up unevenly spread */
     if constexpr (OP == VLA_VLA)
-        if (resume_A) {
-            const vla_status status = allow_shared(invert_state<DK>, square, error);
+        if (t->state_in) {
+            const size_t square = (size_t)DK * (DK + 1) * sizeof(float);
+            a.A_end = (float *)t->A;
+            const vla_status status = launch(invert_state<DK>, l.heads, INVERT_THREADS, square, stream, a, error);
             if (status != VLA_OK) return status;
-            invert_state<DK><<<(unsigned)l.heads, INVERT_THREADS, square, stream>>>(a, (float *)t->A);
-            VLA_CUDA(cudaGetLastError());
         }
     for (int64_t first = 0; first < l.chunks; first += l.stride) {
         const bool last = first + l.stride >= l.chunks;
-        a.first_token = first * C;
+        a.first = first == 0, a.first_token = first * C;
         a.chunks = last ? l.chunks - first : l.stride;
         a.segments = (a.chunks + a.per_segment - 1) / a.per_segment;
         a.A_end = last && OP == VLA_VLA ? (float *)t->A : NULL;
-        const vla_status status = launch_stretch<OP, DK>(a, stream, error);
+        a.n_end = last && OP != VLA_DELTA ? (float *)t->n : NULL;
+        const vla_status status = launch_stretch<OP, DK>(a, l.warps, stream, error);
         if (status != VLA_OK) return status;
     }
-    if (OP != VLA_DELTA && t->n) finish_n<<<(unsigned)l.heads, 128, 0, stream>>>(a, (float *)t->n, DK);
-    VLA_CUDA(cudaGetLastError());
     return VLA_OK;
 }
 
@@ -209,7 +239,7 @@ template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_e
     a.Q = (frag *)(work + l.Q), a.B = (uint2 *)(work + l.B), a.O = (uint2 *)(work + l.O);
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
-    a.bad = (unsigned long long *)(work + l.bad);
+    a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
     vla_status status = VLA_OK;
     if (p->T > 0) status = l.dkp == 64 ? run_width<OP, 64>(a, l, call, error) : run_width<OP, 128>(a, l, call, error);
     if (status == VLA_OK && t->t) *t->t = (t->state_in ? *t->t : 0) + p->T;

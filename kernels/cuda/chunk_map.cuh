@@ -296,6 +296,8 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) map(c
     const int64_t head = blockIdx.x / a.chunks, chunk = blockIdx.x % a.chunks, at = head * a.stride + chunk;
     const int64_t token = a.first_token + chunk * C;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    grid_release(a.early);
+    grid_wait();
     load_keys<OP, DK>(s, a, head, at, token, warp, lane);
     load_queries<DK>(s, a, head, at, token);
     __syncthreads();

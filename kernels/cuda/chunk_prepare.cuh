@@ -39,132 +39,276 @@ __device__ __forceinline__ void feature_rows(__half *to, const void *data, const
     }
 }
 
-/* A block a segment of a head. */
+template <int DK, bool WITH_U> struct prepare_shared {
+    static constexpr int PITCH = DK + 8, threads = 32 * sizes<DK>::warps, L = sizes<DK>::lanes, step = threads / L,
+                         passes = C / step, inputs = WITH_U ? 2 : 1; /* k, u */
+    uint4 raw[2][inputs][passes][threads];                           /* of two chunks, each thread's own */
+    __half rows[inputs][(WITH_U ? C : 1) * PITCH];
+    float sums[sizes<DK>::warps][DK];
+    int bad;
+};
+
+/* Eight elements that are not whole 16 bytes of the input, or are past it. */
+static __device__ __noinline__ uint4 load_ragged(const void *data, int64_t row, int column, int width, bool in)
+{
+    raw8<1> x;
+    load8(x, (const __half *)data + row * width, column, width, in);
+    return x.half[0];
+}
+
+/* The rows of a chunk that this thread will make features of, on their way to where it alone reads them. */
+template <int DK, bool WITH_U>
+__device__ __forceinline__ void fetch_rows(prepare_shared<DK, WITH_U> &s, const arguments &a, int64_t head, int64_t n,
+                                           int64_t end)
+{
+    using form = prepare_shared<DK, WITH_U>;
+    if (n < end) {
+        const int column = 8 * ((int)threadIdx.x % form::L), row = (int)threadIdx.x / form::L;
+        const int64_t token = a.first_token + n * C, from = (head * a.T + token + row) * a.dk + column;
+        const bool whole = a.dk % 8 == 0 && column < a.dk && token + C <= a.T;
+#pragma unroll
+        for (int which = 0; which < form::inputs; which++) {
+            const __half *data = (const __half *)(which == 0 ? a.k : a.u);
+            uint4 *to = &s.raw[n % 2][which][0][threadIdx.x];
+            if (whole)
+#pragma unroll
+                for (int i = 0; i < form::passes; i++)
+                    copy_async(to + i * form::threads, data + from + (int64_t)(i * form::step) * a.dk);
+            else
+#pragma unroll 1
+                for (int i = 0; i < form::passes; i++) {
+                    const int64_t t = token + row + i * form::step;
+                    to[i * form::threads] = load_ragged(data, head * a.T + t, column, a.dk, t < a.T);
+                }
+        }
+    }
+    copy_commit();
+}
+
+/* A block a segment of a head. The passes over a chunk's rows are a loop that is not unrolled: fetching instructions
+ * that run once would be the time. */
 template <int DK, bool WITH_U>
 __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepare(const __grid_constant__ arguments a)
 {
     constexpr int KT = sizes<DK>::KT, L = sizes<DK>::lanes, WARPS = sizes<DK>::warps, PITCH = DK + 8;
-    __shared__ __align__(16) __half rows[C * PITCH];
-    __shared__ float sums[WARPS][DK];
-    const int64_t head = blockIdx.x / a.segments, segment = blockIdx.x % a.segments;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    float M[WITH_U ? DK / 8 : 1][4] = {};
-    for (int i = 0; i < a.per_segment; i++) {
-        const int64_t chunk = segment * a.per_segment + i, at = head * a.stride + chunk,
-                      token = a.first_token + chunk * C;
-        if (chunk >= a.chunks) break;
+    constexpr int BELOW = KT * (KT + 1) / 2, SLOTS = (BELOW + WARPS - 1) / WARPS;
+    using form = prepare_shared<DK, WITH_U>;
+    extern __shared__ __align__(16) unsigned char raw[];
+    form &s = *(form *)raw;
+    const int64_t head = blockIdx.x / a.segments, first = blockIdx.x % a.segments * a.per_segment,
+                  end = first + a.per_segment < a.chunks ? first + a.per_segment : a.chunks;
+    const int lane = (int)threadIdx.x % 32, warp = __shfl_sync(FULL_WARP, (int)threadIdx.x / 32, 0),
+              sub = (int)threadIdx.x % L;
+    __half *const U = s.rows[form::inputs - 1], *const K = s.rows[0];
+    grid_release(a.early);
+    grid_wait();
+    int tile_row[SLOTS], tile_column[SLOTS]; /* of M, that this warp sums */
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; slot++) {
+        const int next = warp + slot * WARPS, e = next < BELOW ? next : BELOW - 1; /* the last ones twice */
+        int i = 0;
+#pragma unroll
+        for (int r = 1; r < KT; r++) i += tile_below(r, 0) <= e;
+        tile_row[slot] = 16 * i, tile_column[slot] = 16 * (e - tile_below(i, 0));
+    }
+    float M[SLOTS][2][4] = {};
+    if (threadIdx.x == 0) s.bad = C;
+    __syncthreads();
+#pragma unroll 1
+    for (int64_t n = first - 2; n < end; n++) { /* fetching two chunks ahead */
+        const int64_t at = head * a.stride + n, token = a.first_token + n * C;
         float column[8] = {};
-        if (WITH_U) {
-            feature_rows<DK>(rows, a.u, a, head, token, VLA_IDENTITY,
-                             [](int, const float(&)[8], const float(&)[8], float) {});
-            __syncthreads();
-            for (int tile = warp; tile < CT * KT; tile += WARPS)
-                a.U[at * sizes<DK>::tiles + tile * 32 + lane] =
-                    load_tile(rows + (tile / KT) * 16 * PITCH + (tile % KT) * 16, PITCH, lane);
+        copy_wait<1>();
+#pragma unroll 1
+        for (int i = 0; i < (n < first ? 0 : form::passes); i++) {
+            raw8<1> in;
+            float x[8], y[8];
+            const int r = (int)threadIdx.x / L + i * form::step;
+            const bool inside = token + r < a.T;
+            if (WITH_U) {
+                in.half[0] = s.raw[n % 2][form::inputs - 1][i][threadIdx.x];
+                convert8(x, in, a.dtype);
+                const float norm = unit8<false>(x, y, 8 * sub, a.dk, VLA_IDENTITY, L);
+                if (!(norm < INFINITY)) { /* not finite: zeros instead, and the row noted */
+                    if (inside) atomicMin(&s.bad, r);
 #pragma unroll
-            for (int kt = 0; kt < CT; kt++) {
-                const frag left = load_tile_transposed(rows + kt * 16 * PITCH + warp * 16, PITCH, lane);
-#pragma unroll
-                for (int n = 0; n < KT; n++) {
-                    const frag right = load_tile_transposed(rows + kt * 16 * PITCH + n * 16, PITCH, lane);
-                    if constexpr (WITH_U) {
-                        mma(f16_arithmetic{}, M[2 * n], left.x, right.x[0], right.x[2]);
-                        mma(f16_arithmetic{}, M[2 * n + 1], left.x, right.x[1], right.x[3]);
-                    }
+                    for (int j = 0; j < 8; j++) x[j] = 0;
                 }
+                put8(U + r * PITCH + 8 * sub, x);
             }
-            __syncthreads();
-        }
-        feature_rows<DK>(rows, a.k, a, head, token, a.features,
-                         [&](int r, const float(&)[8], const float(&y)[8], float norm) {
+            in.half[0] = s.raw[n % 2][0][i][threadIdx.x];
+            convert8(x, in, a.dtype);
+            float norm = unit8<false>(x, y, 8 * sub, a.dk, a.features, L);
+            const bool bad = !(norm < INFINITY);
+            if (bad && inside) atomicMin(&s.bad, r);
+            if (!inside || bad) { /* phi(0) is not 0 */
+                norm = 0;
 #pragma unroll
-                             for (int j = 0; j < 8; j++) column[j] += y[j];
-                             if ((int)threadIdx.x % L == 0) a.norm[at * C + r] = norm;
-                         });
-        /* sum over the rows of a warp, then over warps, in order */
+                for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
+            }
+            if (WITH_U) put8(K + r * PITCH + 8 * sub, x);
+#pragma unroll
+            for (int j = 0; j < 8; j++) column[j] += y[j];
+            if (sub == 0) a.norm[at * C + r] = norm;
+        }
+        fetch_rows(s, a, head, n + 2, end);
+        if (n < first) continue;
+            /* sum over the rows of a warp, then over warps, in order */
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            for (int offset = L; offset < 32; offset *= 2) column[j] += __shfl_xor_sync(FULL_WARP, column[j], offset);
-        if (lane < L)
 #pragma unroll
-            for (int j = 0; j < 8; j++) sums[warp][8 * lane + j] = column[j];
+            for (int offset = L; offset < 32; offset *= 2) column[j] += __shfl_xor_sync(FULL_WARP, column[j], offset);
+        if (lane < L) {
+            float4 *to = (float4 *)&s.sums[warp][8 * lane];
+            to[0] = make_float4(column[0], column[1], column[2], column[3]);
+            to[1] = make_float4(column[4], column[5], column[6], column[7]);
+        }
         __syncthreads();
+        if (WITH_U) {
+#pragma unroll 2
+            for (int i = 0; i < CT; i++) {
+                const int64_t to = at * sizes<DK>::tiles + (i * KT + warp) * 32 + lane;
+                a.U[to] = load_tile(U + i * 16 * PITCH + warp * 16, PITCH, lane);
+                a.K[to] = load_tile(K + i * 16 * PITCH + warp * 16, PITCH, lane);
+#pragma unroll
+                for (int slot = 0; slot < SLOTS; slot++) {
+                    const frag x = load_tile_transposed(U + i * 16 * PITCH + tile_row[slot], PITCH, lane),
+                               y = load_tile_transposed(U + i * 16 * PITCH + tile_column[slot], PITCH, lane);
+                    mma(f16_arithmetic{}, M[slot][0], x.x, y.x[0], y.x[2]);
+                    mma(f16_arithmetic{}, M[slot][1], x.x, y.x[1], y.x[3]);
+                }
+            }
+        }
         if (threadIdx.x < DK) {
             float sum = 0;
-            for (int w = 0; w < WARPS; w++) sum += sums[w][threadIdx.x];
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) sum += s.sums[w][threadIdx.x];
             a.n[at * DK + threadIdx.x] = sum;
         }
-        if (WITH_U)
-            for (int tile = warp; tile < CT * KT; tile += WARPS)
-                a.K[at * sizes<DK>::tiles + tile * 32 + lane] =
-                    load_tile(rows + (tile / KT) * 16 * PITCH + (tile % KT) * 16, PITCH, lane);
+        if (threadIdx.x == 0) a.bad_row[at] = s.bad, s.bad = C;
         __syncthreads();
     }
-    if constexpr (WITH_U) {
-        float4 *to = a.M + (head * a.segments + segment) * sizes<DK>::matrix + (int64_t)warp * (DK / 8) * 32 + lane;
+    if (WITH_U) {
+        float4 *to = a.M + (head * a.segments + blockIdx.x % a.segments) * sizes<DK>::matrix + lane;
 #pragma unroll
-        for (int n = 0; n < DK / 8; n++) to[n * 32] = make_float4(M[n][0], M[n][1], M[n][2], M[n][3]);
+        for (int slot = 0; slot < SLOTS; slot++)
+            if (warp + slot * WARPS < BELOW)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    to[(warp + slot * WARPS) * 64 + h * 32] =
+                        make_float4(M[slot][h][0], M[slot][h][1], M[slot][h][2], M[slot][h][3]);
     }
 }
 
-template <int DK> __global__ void prefix(const __grid_constant__ arguments a, bool with_M, bool with_n)
+/* values[0], values[step], ..: summed in order from `sum` on; KEEP: each becomes the sum before it. */
+template <bool KEEP> __device__ __forceinline__ float sum_along(float *values, int64_t count, int64_t step, float sum)
 {
-    const int64_t quads = sizes<DK>::matrix, per_head = quads + DK / 4,
-                  i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const int64_t head = i / per_head, e = i % per_head;
-    if (head >= a.heads) return;
-    const bool is_M = e < quads;
-    if (!(is_M ? with_M : with_n)) return;
-    const int64_t count = is_M ? a.segments : a.chunks, step = is_M ? quads : DK / 4;
-    float4 *at = is_M ? a.M + head * a.segments * quads + e : (float4 *)(a.n + head * a.stride * DK) + (e - quads);
-    float4 *carry = is_M ? a.M_carry + head * quads + e : (float4 *)(a.n_carry + head * DK) + (e - quads);
-    float4 sum = *carry;
-    constexpr int AHEAD = 16;
+    constexpr int AHEAD = 32;
     for (int64_t s = 0; s < count; s += AHEAD) {
-        float4 x[AHEAD];
+        float x[AHEAD];
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++) x[j] = s + j < count ? at[(s + j) * step] : make_float4(0, 0, 0, 0);
+        for (int j = 0; j < AHEAD; j++) x[j] = s + j < count ? __ldcg(values + (s + j) * step) : 0.0f;
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
-            if (s + j < count) at[(s + j) * step] = sum;
-            sum.x += x[j].x, sum.y += x[j].y, sum.z += x[j].z, sum.w += x[j].w;
+            if (KEEP && s + j < count) values[(s + j) * step] = sum;
+            sum += x[j];
         }
     }
-    *carry = sum;
+    return sum;
 }
 
-/* The start of a run: M = d lambda0 I, S = 0, n = 0 where there is no state; bad = none. */
-template <int DK>
-__global__ void start(const __grid_constant__ arguments a, const float *n_in, bool zero_S, bool zero_M, float diagonal)
+/* Is that element of M on the diagonal? */
+template <int DK> __device__ __forceinline__ bool on_diagonal(int e)
 {
-    const int64_t head = blockIdx.x;
-    if (threadIdx.x == 0) a.bad[head] = ~0ull;
-    if (a.n_carry)
-        for (int c = (int)threadIdx.x; c < DK; c += blockDim.x)
-            a.n_carry[head * DK + c] = n_in && c < a.dk ? n_in[head * a.dk + c] : 0.0f;
-    if (zero_S)
-        for (int i = (int)threadIdx.x; i < a.dv * a.dk; i += blockDim.x) a.S[head * a.dv * a.dk + i] = 0;
-    if (zero_M) {
-        float *M = (float *)(a.M_carry + head * sizes<DK>::matrix);
-        for (int i = (int)threadIdx.x; i < DK * DK; i += blockDim.x)
-            M[result_index<DK>(i / DK, i % DK)] = i / DK == i % DK ? diagonal : 0.0f;
+    const int lane = e / 4 % 32, row = lane / 4 + e % 4 / 2 * 8, column = e / 128 % 2 * 8 + lane % 4 * 2 + e % 2;
+    bool diagonal = false;
+#pragma unroll
+    for (int i = 0; i < DK / 16; i++) diagonal |= e / 256 == tile_below(i, i);
+    return diagonal && row == column;
+}
+
+constexpr int PREFIX_THREADS = 512, PREFIX_SLICES = PREFIX_THREADS / 32;
+
+/* Blocks a head: a thread an element of M, then 32 columns of n a block. */
+template <int DK, bool WITH_M> struct prefix_blocks {
+    static constexpr int M = WITH_M ? 4 * (int)sizes<DK>::matrix / PREFIX_THREADS : 0, n = DK / 32;
+};
+
+/* 32 columns of n: a warp sums a slice of the chunks, the slices before it are added, and it goes through them again.
+ */
+template <int DK> __device__ __forceinline__ void prefix_n(const arguments &a, int64_t head, int c)
+{
+    __shared__ float slices[PREFIX_SLICES][32];
+    const int lane = (int)threadIdx.x % 32, slice = (int)threadIdx.x / 32;
+    const int64_t each = (a.chunks + PREFIX_SLICES - 1) / PREFIX_SLICES, from = slice * each, left = a.chunks - from,
+                  count = left < each ? left : each;
+    float *n = a.n + (head * a.stride + from) * DK + c + lane, *carry = a.n_carry + head * DK + c + lane;
+    slices[slice][lane] = sum_along<false>(n, count, DK, 0.0f);
+    float sum = 0;
+    if (!a.first)
+        sum = *carry;
+    else if (a.n_in && c + lane < a.dk)
+        sum = a.n_in[head * a.dk + c + lane];
+    __syncthreads();
+    for (int i = 0; i < slice; i++) sum += slices[i][lane];
+    sum = sum_along<true>(n, count, DK, sum);
+    if (slice == PREFIX_SLICES - 1) *carry = sum;
+}
+
+template <int DK, bool WITH_M>
+__global__ void __launch_bounds__(PREFIX_THREADS) prefix(const __grid_constant__ arguments a)
+{
+    constexpr int M = prefix_blocks<DK, WITH_M>::M, EACH = M + prefix_blocks<DK, WITH_M>::n;
+    const int64_t head = blockIdx.x / EACH;
+    const int block = (int)(blockIdx.x % EACH);
+    grid_release(a.early);
+    grid_wait();
+    if (block < M) {
+        const int e = block * PREFIX_THREADS + (int)threadIdx.x;
+        float *carry = (float *)(a.M_carry + head * sizes<DK>::matrix) + e;
+        const float before = !a.first || a.resume ? *carry : on_diagonal<DK>(e) ? a.diagonal : 0.0f;
+        *carry = sum_along<true>((float *)(a.M + head * a.segments * sizes<DK>::matrix) + e, a.segments,
+                                 4 * sizes<DK>::matrix, before);
+        return;
     }
+    prefix_n<DK>(a, head, 32 * (block - M));
+    if (block > M || threadIdx.x >= 32) return;
+    int64_t bad = a.first ? INT64_MAX : first_bad(a, head);
+    for (int64_t c = threadIdx.x; c < a.chunks; c += 32) {
+        const int row = a.bad_row[head * a.stride + c];
+        const int64_t token = a.first_token + c * C + row;
+        bad = row < C && token < bad ? token : bad;
+    }
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+        const int64_t other = __shfl_xor_sync(FULL_WARP, bad, offset);
+        bad = other < bad ? other : bad;
+    }
+    if (threadIdx.x == 0) a.bad[head] = (unsigned long long)bad;
+}
+
+/* No token is bad yet: where there is no prefix to say so. */
+static __global__ void clear_bad(const __grid_constant__ arguments a)
+{
+    const int64_t head = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    grid_wait();
+    if (head < a.heads) a.bad[head] = INT64_MAX;
 }
 
 constexpr int INVERT_THREADS = 1024;
 
-/* M = (A/d)^-1 of a given state, by elimination in shared memory in float32, a block a head: resuming only. Widths past
- * dk get the identity. */
-template <int DK>
-__global__ void __launch_bounds__(INVERT_THREADS) invert_state(const __grid_constant__ arguments a, const float *A)
+/* M = (A/d)^-1 of the state at A_end, by elimination in shared memory in float32, a block a head: resuming only. Widths
+ * past dk get the identity. */
+template <int DK> __global__ void __launch_bounds__(INVERT_THREADS) invert_state(const __grid_constant__ arguments a)
 {
     extern __shared__ float m[]; /* [DK][DK + 1] */
     __shared__ float column[DK], row[DK];
     const int64_t head = blockIdx.x;
     float *M = (float *)(a.M_carry + head * sizes<DK>::matrix);
+    grid_wait();
     for (int i = (int)threadIdx.x; i < DK * DK; i += blockDim.x) {
         const int r = i / DK, c = i % DK;
-        m[r * (DK + 1) + c] = r < a.dk && c < a.dk ? A[(head * a.dk + r) * a.dk + c] / (float)a.dk
+        m[r * (DK + 1) + c] = r < a.dk && c < a.dk ? a.A_end[(head * a.dk + r) * a.dk + c] / (float)a.dk
                               : r == c             ? 1.0f
                                                    : 0.0f;
     }
@@ -184,7 +328,7 @@ __global__ void __launch_bounds__(INVERT_THREADS) invert_state(const __grid_cons
     __syncthreads();
     for (int i = (int)threadIdx.x; i < DK * DK; i += blockDim.x) {
         const int r = i / DK, c = i % DK;
-        M[result_index<DK>(r, c)] = 0.5f * (m[r * (DK + 1) + c] + m[c * (DK + 1) + r]);
+        if (c / 16 <= r / 16) M[result_index(r, c)] = 0.5f * (m[r * (DK + 1) + c] + m[c * (DK + 1) + r]);
     }
 }
 } /* namespace chunked */

@@ -123,6 +123,8 @@ __global__ void __launch_bounds__(walk_shape<DK, NV>::threads) walk(const __grid
     constexpr int KT = form::KT, STAGES = form::stages, AHEAD = form::ahead;
     extern __shared__ __align__(16) unsigned char raw[];
     walk_shared<DK, NV> &s = *(walk_shared<DK, NV> *)raw;
+    grid_release(a.early);
+    grid_wait();
     const int groups = a.dvp / (8 * NV), lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int64_t head = blockIdx.x / groups, at = head * a.stride, bad = first_bad(a, head);
     const int column = (int)(blockIdx.x % groups) * NV, v = warp < NV ? warp : 0, g = lane / 4, t = lane % 4;
@@ -138,13 +140,17 @@ __global__ void __launch_bounds__(walk_shape<DK, NV>::threads) walk(const __grid
         for (int m = 0; m < KT; m++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                S[m][i] = in_S(m, i) ? a.S[from + (i % 2) * a.dk + 16 * m + g + 8 * (i / 2)] : 0.0f;
+                S[m][i] =
+                    in_S(m, i) && (!a.first || a.resume) ? a.S[from + (i % 2) * a.dk + 16 * m + g + 8 * (i / 2)] : 0.0f;
     if (copies)
 #pragma unroll
         for (int c = 0; c < AHEAD; c++) {
             if (c < a.chunks) fetch_maps<OP, DK, NV>(s.stage[c], a, at + c, column, copier);
             copy_commit();
         }
+    if (a.n_end && column == 0)
+        for (int c = (int)threadIdx.x; c < a.dk; c += form::threads)
+            a.n_end[head * a.dk + c] = bad < a.T ? NAN : a.n_carry[head * DK + c];
     const int chunks = (int)a.chunks;
     for (int c = 0; c <= chunks; c++) {
         if (copies) copy_wait<AHEAD - 1>();
