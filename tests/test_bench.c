@@ -2,6 +2,7 @@
 #include "lib/measure/compare.h"
 #include "lib/measure/curves.h"
 #include "lib/measure/expect.h"
+#include "lib/measure/figures.h"
 #include "lib/measure/fit.h"
 #include "lib/measure/search.h"
 #include "lib/measure/sweep.h"
@@ -414,6 +415,63 @@ static void test_fit_records(void **state)
     vla_records_clear(&out);
 }
 
+static vla_record *crossing(int64_t H, int64_t d, double lo, const char *state)
+{
+    vla_record *r = vla_record_create("crossover");
+    vla_record_string(r, "a", "vla");
+    vla_record_string(r, "b", "softmax");
+    vla_record_string(r, "backend", "cuda");
+    vla_record_string(r, "dtype", "bf16");
+    vla_record_string(r, "mode", "prefill");
+    vla_record_int(r, "B", 1);
+    vla_record_int(r, "H", H);
+    vla_record_int(r, "dk", d);
+    vla_record_int(r, "dv", d);
+    vla_record_string(r, "state", state);
+    vla_record_real(r, "lo", lo);
+    vla_record_real(r, "hi", 1.05 * lo);
+    vla_record_real(r, "estimate", 1.02 * lo);
+    return r;
+}
+
+static int64_t lines_with(const char *directory, const char *name, const char *text)
+{
+    char path[200], line[512];
+    int64_t n = 0;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) n += strstr(line, text) != NULL;
+    if (file) fclose(file);
+    return n;
+}
+
+/* Crossovers against d share their heads, those against heads their d; a series needs two, and only found ones count.
+ */
+static void test_crossing_figures(void **state)
+{
+    (void)state;
+    char directory[] = "/tmp/vla-test-XXXXXX", command[64];
+    vla_records rows = {0};
+    vla_figures_done done;
+    vla_error error = {0};
+    assert_non_null(mkdtemp(directory));
+    add(&rows, crossing(16, 64, 2000, "found"));
+    add(&rows, crossing(16, 128, 4000, "found"));
+    add(&rows, crossing(16, 32, 1000, "none"));
+    add(&rows, crossing(64, 64, 3000, "found"));
+    assert_int_equal(vla_bench_figures(directory, &rows, &done, &error), VLA_OK);
+    assert_int_equal(done.written, 2);
+    assert_true(lines_with(directory, "crossover_width.gp", "B x H = 16") > 0);
+    assert_int_equal(lines_with(directory, "crossover_width.gp", "B x H = 64"), 0);
+    assert_true(lines_with(directory, "crossover_width.dat", "4000") == 1 &&
+                lines_with(directory, "crossover_width.dat", "1000") == 0);
+    assert_true(lines_with(directory, "crossover_heads.gp", "d = 64") > 0);
+    assert_int_equal(lines_with(directory, "crossover_heads.gp", "d = 128"), 0);
+    vla_records_clear(&rows);
+    snprintf(command, sizeof command, "rm -rf %s", directory);
+    assert_int_equal(system(command), 0);
+}
+
 static const vla_record *verdict_of(const vla_records *out, const char *claim, const char *part)
 {
     for (int64_t i = 0; i < out->count; i++)
@@ -688,6 +746,7 @@ int main(void)
         cmocka_unit_test(test_curves),
         cmocka_unit_test(test_bench_of_odd_cases),
         cmocka_unit_test(test_fit_records),
+        cmocka_unit_test(test_crossing_figures),
         cmocka_unit_test(test_verdicts),
         cmocka_unit_test(test_crossover_record),
         cmocka_unit_test(test_compare),
