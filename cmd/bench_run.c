@@ -322,6 +322,22 @@ static void print_warnings(const session *s)
     }
 }
 
+/* A baseline that is not the strongest there is. */
+static void warn_weak_baseline(const session *s)
+{
+    for (int64_t i = 0; i < s->extra.count; i++) {
+        const vla_record *r = s->extra.rows[i];
+        const char *ran_a = vla_record_text(r, "ran_a", ""), *ran_b = vla_record_text(r, "ran_b", "");
+        const char *weak = !strncmp(ran_b, "tiled", 5) ? ran_b : !strncmp(ran_a, "tiled", 5) ? ran_a : NULL;
+        if (strcmp(vla_record_text(r, "kind", ""), "crossover") || !weak) continue;
+        fprintf(stderr,
+                "vla-bench: warning: softmax ran as %s: its crossovers are against a weaker baseline than cuDNN; use "
+                "--dtype bf16 or f16 where cuDNN is installed\n",
+                weak);
+        return;
+    }
+}
+
 /* The last line says how it went, in a form that scripts may rely on; details stand above it. */
 static void print_closing(session *s)
 {
@@ -391,6 +407,7 @@ static vla_status finish(session *s, bool *differs, bool *slower, vla_error *err
         vla_records_clear(&all);
     }
     if (!s->o->common.quiet) print_warnings(s);
+    if (!s->o->common.quiet) warn_weak_baseline(s);
     return status;
 }
 

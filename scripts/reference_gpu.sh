@@ -26,7 +26,7 @@ measured() {
 }
 
 measure() {
-  local long=128k mid=16k more=32k contexts=1k-128kx2 batch=1k,4k,16k
+  local long=128k mid=16k more=32k contexts=1k-128kx2 batch=1k,4k
   [ "$quick" = 1 ] && long=8k mid=4k more=4k contexts=1k-8kx2 batch=1k
   mkdir -p "$out"
   # latency, C1, C5, C11
@@ -44,7 +44,7 @@ measure() {
   measured decode_batch 40 --mode decode --op vla,softmax,linear,delta,decay --B 64 --d 128 --depth $batch
   # crossover against d and against B*H
   measured width 40 --op vla,softmax --d 32,64,96,128 --T 512-${mid}x2 --crossover vla,softmax
-  measured heads 60 --op vla,softmax --d 64 --H 1,2,4,8,16,32,64 --T 512-${more}x2 --crossover vla,softmax
+  measured heads 60 --op vla,softmax --d 64 --H 1,4,16,64 --T 512-${more}x2 --crossover vla,softmax
   # cold caches
   measured cold 30 --op vla,softmax,linear,delta --d 64 --T 512-${mid}x2 --crossover vla,softmax --cache cold
   # C19

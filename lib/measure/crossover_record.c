@@ -54,6 +54,21 @@ static double nearest(const vla_op_curve *c, double x, const char *name)
     return value;
 }
 
+/* What ran there: "cudnn 9.14.0", or an instruction set; NULL when no row says. */
+static const char *ran_near(const vla_op_curve *c, double x)
+{
+    double best = INFINITY;
+    const char *text = NULL;
+    for (int64_t i = 0; i < c->curve.count; i++) {
+        const double distance = fabs(log((double)c->points[i].x / x));
+        const char *isa = vla_record_text(c->records[i], "isa", NULL);
+        if (!c->points[i].known || !isa || !(distance < best)) continue;
+        best = distance;
+        text = isa;
+    }
+    return text;
+}
+
 /* Why the measured crossover is not where equal shares of the machine's peak would put it. */
 static void explain(const char *a, const char *b, bool decode, double model, double gap, double share_a, double share_b,
                     double explained, char *text, size_t size)
@@ -75,11 +90,14 @@ static bool put_model(vla_record *r, const vla_setting *s, const char *a, const 
 {
     vla_op op_a, op_b;
     char text[320] = "";
+    const char *ran_a = ran_near(ca, (double)x->x_max), *ran_b = ran_near(cb, (double)x->x_max);
     double model = NAN, explained = NAN, share_a = NAN, share_b = NAN, gap = NAN;
     if (vla_op_parse(a, &op_a) && vla_op_parse(b, &op_b)) {
         model = model_crossover(op_a, op_b, s, 1, 1);
         const double at = isfinite(x->estimate) ? x->estimate : isfinite(x->hi) ? x->hi : NAN;
         if (isfinite(at)) {
+            ran_a = ran_near(ca, at);
+            ran_b = ran_near(cb, at);
             share_a = nearest(ca, at, "share_of_peak");
             share_b = nearest(cb, at, "share_of_peak");
             explained = model_crossover(op_a, op_b, s, share_a, share_b);
@@ -89,7 +107,8 @@ static bool put_model(vla_record *r, const vla_setting *s, const char *a, const 
     }
     return vla_record_real(r, "model", model) && vla_record_real(r, "gap", gap) &&
            vla_record_real(r, "share_a", share_a) && vla_record_real(r, "share_b", share_b) &&
-           vla_record_real(r, "explained", explained) && vla_record_string(r, "reason", *text ? text : NULL);
+           vla_record_real(r, "explained", explained) && vla_record_string(r, "reason", *text ? text : NULL) &&
+           vla_record_string(r, "ran_a", ran_a) && vla_record_string(r, "ran_b", ran_b);
 }
 
 /* A whole x as an integer: [lo, hi] are sizes that were measured. */
