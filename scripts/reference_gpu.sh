@@ -59,11 +59,11 @@ measure() {
 grid() {
   mkdir -p "$out"
   local forms=(--form all --filter '*/recurrent/*' --filter '*/chunk/*' --filter '*/scan/*' --op vla,delta,linear --crossover none --min-samples 5)
-  measured grid 60 "${forms[@]}" --d 32,64,128 --H 1,4,16,64 --T 512,2k,8k
-  measured grid 20 "${forms[@]}" --d 32,64,128 --B 8 --H 16,64 --T 512,2k
-  measured grid 40 "${forms[@]}" --d 32,64,128 --H 1,16,64 --T 32k
-  measured grid 30 "${forms[@]}" --d 64 --H 1,16 --T 128k
-  measured grid 40 "${forms[@]}" --dtype f32,tf32 --d 64,128 --H 1,16,128 --T 512,4k
+  measured grid 60 "${forms[@]}" --d 64,128,32 --H 1,4,16,64 --T 64,256,512,2k,8k
+  measured grid 30 "${forms[@]}" --d 64,128,32 --B 8 --H 16,64 --T 64,512,2k
+  measured grid 30 "${forms[@]}" --d 64 --H 1,16 --T 32k,128k
+  measured grid 20 "${forms[@]}" --d 128,32 --H 16 --T 32k
+  measured grid 40 "${forms[@]}" --dtype f32,tf32 --d 64,128 --H 1,16,128 --T 64,512,4k
   return "$failed"
 }
 

@@ -1,4 +1,6 @@
 #include "lib/op/registry.h"
+#include "kernels/cuda/choice.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/table.h"
 #include <stdio.h>
 
@@ -72,27 +74,46 @@ static bool runs(const vla_problem *problem, vla_form form, vla_backend backend,
     return kernel && vla_kernel_supports(kernel, problem, dtype, reason, sizeof reason);
 }
 
+/* None runs: one that can say why. */
+static vla_form first_built(vla_op op, const vla_form *order, int count, vla_backend backend, vla_dtype dtype)
+{
+    for (int i = 0; i < count; i++)
+        if (vla_kernel_exists(op, order[i], backend, dtype)) return order[i];
+    return VLA_NAIVE;
+}
+
+static vla_form best_on_device(const vla_problem *problem, vla_dtype dtype)
+{
+    static const vla_form order[] = {VLA_CHUNK, VLA_SCAN, VLA_RECURRENT, VLA_STEPWISE};
+    bool can[VLA_FORMS] = {false};
+    vla_device_info info;
+    for (int form = 0; form < VLA_FORMS; form++) can[form] = runs(problem, (vla_form)form, VLA_CUDA, dtype);
+    (void)vla_device_query(&info, NULL);
+    const int multiprocessors =
+        info.multiprocessors > 0 ? info.multiprocessors : VLA_COSTS_OF; /* to list, without one */
+    const vla_form best = vla_device_form(problem, dtype, multiprocessors, can);
+    return best != VLA_NAIVE ? best : first_built(problem->op, order, 4, VLA_CUDA, dtype);
+}
+
 vla_form vla_best_form(const vla_problem *problem, vla_backend backend, vla_dtype dtype, int threads)
 {
+    if (backend == VLA_CUDA) return best_on_device(problem, dtype);
     const bool short_run = problem->T <= 1;
-    /* With fewer heads than threads only the scan keeps every thread busy; it needs length to pay for itself. On a CPU
-     * it takes heads one after another, each up to twice as fast, so that two heads are no slower side by side
+    /* With fewer heads than threads only the scan keeps every thread busy; it needs length to pay for itself. It
+     * takes heads one after another, each up to twice as fast, so that two heads are no slower side by side
      * (measured: d 64, two threads, from T 512 on 1.5 times and more for vla, 1.1 to 1.2 for delta and linear). */
-    const bool few_heads = backend == VLA_CPU ? problem->B * problem->H == 1 && threads > 1 &&
-                                                    problem->T >= (problem->op == VLA_VLA ? 512 : 2048)
-                                              : problem->B * problem->H < threads && problem->T >= 2048;
-    /* On a CPU the state stays in a cache, and two tokens a sweep beat the chunk's extra products (measured, d 16 to
-     * 256). */
-    const bool sweeps = backend == VLA_CPU && problem->op != VLA_SOFTMAX;
-    const vla_form order[] = {short_run   ? VLA_RECURRENT
-                              : few_heads ? VLA_SCAN
-                              : sweeps    ? VLA_RECURRENT
-                                          : VLA_CHUNK,
+    const bool one_head =
+        problem->B * problem->H == 1 && threads > 1 && problem->T >= (problem->op == VLA_VLA ? 512 : 2048);
+    /* The state stays in a cache, and two tokens a sweep beat the chunk's extra products (measured, d 16 to 256). */
+    const bool sweeps = problem->op != VLA_SOFTMAX;
+    const vla_form order[] = {short_run  ? VLA_RECURRENT
+                              : one_head ? VLA_SCAN
+                              : sweeps   ? VLA_RECURRENT
+                                         : VLA_CHUNK,
                               sweeps ? VLA_RECURRENT : VLA_CHUNK, VLA_CHUNK, VLA_RECURRENT, VLA_STEPWISE};
-    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
+    enum { ORDER = sizeof order / sizeof *order };
+    for (int i = 0; i < ORDER; i++)
         if (runs(problem, order[i], backend, dtype)) return order[i];
     if (runs(problem, VLA_NAIVE, backend, dtype)) return VLA_NAIVE;
-    for (size_t i = 0; i < sizeof order / sizeof *order; i++) /* none runs: one that can say why */
-        if (vla_kernel_exists(problem->op, order[i], backend, dtype)) return order[i];
-    return VLA_NAIVE;
+    return first_built(problem->op, order, ORDER, backend, dtype);
 }

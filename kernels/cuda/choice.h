@@ -1,0 +1,75 @@
+/* What --form best runs on a device, and how its chunkwise forms are cut: one selector from (operator, dtype, B H, T,
+ * widths, multiprocessors), measured once.
+ *
+ * A form's time is taken for base + T max(serial, load B H / multiprocessors): what a token costs when one head runs
+ * alone, and what it costs a multiprocessor when heads queue for it. The numbers are microseconds of an H200 (132
+ * multiprocessors), from the record plots/reference/h200/grid.csv by scripts/choice_table.sh: serial and load are the
+ * slopes in T at the fewest and at the most heads, base what is left at the shortest T. The form with the least time is
+ * taken. tests/test_choice.c holds it against every cell of that record. */
+#ifndef VLA_CUDA_CHOICE_H
+#define VLA_CUDA_CHOICE_H
+#include "lib/vla.h"
+
+typedef struct vla_cost {
+    vla_op op;
+    vla_form form;
+    vla_dtype dtype; /* VLA_BF16 also stands for f16 */
+    int width;       /* the larger of dk and dv, up to here */
+    double base, serial, load;
+} vla_cost;
+
+static const vla_cost vla_costs[] = {
+#include "kernels/cuda/choice_table.inc"
+};
+
+enum {
+    VLA_COSTS = sizeof vla_costs / sizeof *vla_costs,
+    VLA_COSTS_OF = 132 /* multiprocessors they were measured on */
+};
+
+/* The row of a form at these widths: the narrowest that holds them, else the widest; NULL when none was measured. */
+static inline const vla_cost *vla_cost_of(const vla_problem *p, vla_dtype dtype, vla_form form)
+{
+    const int64_t width = p->dk > p->dv ? p->dk : p->dv;
+    const vla_cost *best = NULL;
+    const vla_dtype like = dtype == VLA_F16 ? VLA_BF16 : dtype;
+    for (int i = 0; i < VLA_COSTS; i++) {
+        const vla_cost *c = &vla_costs[i];
+        if (c->op != p->op || c->form != form || c->dtype != like) continue;
+        const bool holds = c->width >= width, best_holds = best && best->width >= width;
+        if (!best || (holds && (!best_holds || c->width < best->width)) ||
+            (!holds && !best_holds && c->width > best->width))
+            best = c;
+    }
+    return best;
+}
+
+static inline double vla_cost_us(const vla_cost *c, const vla_problem *p, int multiprocessors)
+{
+    const double heads = (double)p->B * (double)p->H,
+                 queue = c->load * heads / (multiprocessors > 0 ? multiprocessors : 1);
+    return c->base + (double)p->T * (queue > c->serial ? queue : c->serial);
+}
+
+/* Among the forms that can run; of those that were not measured, the first in the order chunk, scan, recurrent,
+ * stepwise. A single token is a step of the recurrence. VLA_NAIVE when none can. */
+static inline vla_form vla_device_form(const vla_problem *p, vla_dtype dtype, int multiprocessors,
+                                       const bool can[VLA_FORMS])
+{
+    static const vla_form order[] = {VLA_CHUNK, VLA_SCAN, VLA_RECURRENT, VLA_STEPWISE};
+    vla_form best = VLA_NAIVE;
+    double least = 0;
+    if (p->T <= 1 && can[VLA_RECURRENT]) return VLA_RECURRENT;
+    for (int i = 0; i < 4; i++) {
+        const vla_cost *c = can[order[i]] ? vla_cost_of(p, dtype, order[i]) : NULL;
+        const double time = c ? vla_cost_us(c, p, multiprocessors) : 0;
+        if (!c || (best != VLA_NAIVE && !(time < least))) continue;
+        best = order[i];
+        least = time;
+    }
+    for (int i = 0; best == VLA_NAIVE && i < 4; i++)
+        if (can[order[i]]) best = order[i];
+    return best;
+}
+
+#endif
