@@ -157,15 +157,16 @@ static void make_job(job *j, const vla_trained_settings *s, vla_op op, int64_t n
     label_job(j);
 }
 
-static void key_of(const job *j, char key[17])
+/* part: which of several rows of one network, "" for its own. */
+static void key_of(const job *j, const char *part, char key[17])
 {
     const vla_network_config *c = &j->train.network;
     const vla_train *t = &j->train;
-    char text[LABEL + 320];
+    char text[LABEL + 400];
     snprintf(text, sizeof text,
-             "%s|%s|%" PRId64 "|%" PRId64 "|%.17g|%.17g|%d|%" PRId64 "|%d|%.17g|%" PRId64 "|%" PRId64 "|%.17g|%.17g",
-             j->label, j->task, t->steps, t->batch, t->lr, t->decay, c->out_norm, c->conv, c->qk_l2, c->floor, c->width,
-             c->refresh_period, c->refresh_eps, c->lambda0);
+             "%s|%s|%s|%" PRId64 "|%" PRId64 "|%.17g|%.17g|%d|%" PRId64 "|%d|%.17g|%" PRId64 "|%" PRId64 "|%.17g|%.17g",
+             j->label, part, j->task, t->steps, t->batch, t->lr, t->decay, c->out_norm, c->conv, c->qk_l2, c->floor,
+             c->width, c->refresh_period, c->refresh_eps, c->lambda0);
     vla_case_key(text, key);
 }
 
@@ -182,12 +183,12 @@ static bool is_standard(const vla_trained_settings *s)
            !(s->lambda0 > 0) && s->features < 0 && s->refresh_period < 0 && s->vocab == 128;
 }
 
-static bool describe(vla_record *row, const job *j)
+static bool describe(vla_record *row, const job *j, const char *part)
 {
     const vla_trained_settings *s = j->s;
     const vla_network_config *c = &j->train.network;
     char key[17];
-    key_of(j, key);
+    key_of(j, part, key);
     return vla_record_string(row, "case", j->label) && vla_record_string(row, "key", key) &&
            vla_record_string(row, "cell", j->cell) && vla_record_string(row, "task", task_names[s->kind]) &&
            vla_record_string(row, "op", vla_op_name(j->op)) &&
@@ -223,7 +224,7 @@ static vla_status add_result(const runner *x, const job *j, const vla_train_resu
 {
     const vla_share share = vla_share_of((const double[]){r->test}, 1, r->test_scored);
     vla_record *row = vla_record_create("train");
-    const bool ok = row && describe(row, j) && vla_record_string(row, "status", "ok") &&
+    const bool ok = row && describe(row, j, "") && vla_record_string(row, "status", "ok") &&
                     vla_record_int(row, "parameters", parameters) && vla_record_int(row, "batch", j->train.batch) &&
                     vla_record_int(row, "steps", r->steps) &&
                     vla_record_string(row, "stop_reason", vla_train_stop_name(r->stop)) &&
@@ -238,7 +239,7 @@ static vla_status add_result(const runner *x, const job *j, const vla_train_resu
 static vla_status add_failure(const runner *x, const job *j, const vla_error *why, vla_error *error)
 {
     vla_record *row = vla_record_create("train");
-    const bool ok = row && describe(row, j) && vla_record_string(row, "status", j->search ? "skip" : "fail") &&
+    const bool ok = row && describe(row, j, "") && vla_record_string(row, "status", j->search ? "skip" : "fail") &&
                     vla_record_string(row, "reason", why->message);
     return ok ? x->sink->add(x->sink->context, row, error) : no_memory(row, error);
 }
@@ -273,8 +274,10 @@ static vla_status add_gradients(const runner *x, const job *j, vla_network *netw
                 const double g = (double)dx[(b * T + last - lag) * D + c] * (double)B; /* the loss is a mean over B */
                 squares += g * g / (double)B;
             }
+        char part[48];
+        snprintf(part, sizeof part, "%s lag %" PRId64, trained ? "trained" : "untrained", lag);
         vla_record *row = vla_record_create("gradient");
-        const bool ok = row && describe(row, j) && vla_record_bool(row, "trained", trained) &&
+        const bool ok = row && describe(row, j, part) && vla_record_bool(row, "trained", trained) &&
                         vla_record_int(row, "lag", lag) && vla_record_real(row, "gradient", sqrt(squares));
         status = ok ? x->sink->add(x->sink->context, row, error) : no_memory(row, error);
     }
@@ -352,7 +355,7 @@ static vla_status run_job(runner *x, job *j, outcome *out, vla_error *error)
 {
     char key[17];
     *out = (outcome){false, (double)NAN, (double)NAN};
-    key_of(j, key);
+    key_of(j, "", key);
     const vla_record *old = known_row(x, key);
     if (old) {
         *out = (outcome){true, vla_record_number(old, "validation", (double)NAN),
@@ -462,7 +465,7 @@ static vla_status add_norm(runner *x, vla_op op, vla_error *error)
     make_job(&j, s, op, 0, NORM_T, (uint64_t)s->seeds[0], 1, false);
     snprintf(j.label, sizeof j.label, "norm/%s/T%d_s%" PRIu64, vla_op_name(op), NORM_T, j.seed);
     char key[17];
-    key_of(&j, key);
+    key_of(&j, "", key);
     if (x->sink->wanted && !x->sink->wanted(x->sink->context, j.label, key)) return VLA_OK;
     vla_network *network = NULL;
     int32_t *tokens = NULL;
@@ -482,8 +485,8 @@ static vla_status add_norm(runner *x, vla_op op, vla_error *error)
     if (!status && vla_network_state_norms(network, j.train.network.blocks - 1, norms)) {
         for (int64_t i = 0; i < B * heads; i++) mean += norms[i] / (double)(B * heads);
         vla_record *row = vla_record_create("state");
-        const bool ok =
-            row && describe(row, &j) && vla_record_bool(row, "trained", false) && vla_record_real(row, "norm", mean);
+        const bool ok = row && describe(row, &j, "") && vla_record_bool(row, "trained", false) &&
+                        vla_record_real(row, "norm", mean);
         status = ok ? x->sink->add(x->sink->context, row, error) : no_memory(row, error);
     }
     vla_free(tokens);
