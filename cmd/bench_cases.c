@@ -162,6 +162,7 @@ static vla_status add_case(builder *b, vla_op op, vla_form form, vla_dtype dtype
                   .mode = b->decode ? VLA_DECODE : VLA_PREFILL,
                   .depth = b->decode ? at->x : 0,
                   .threads = (int)at->threads,
+                  .backward = !strcmp(b->o->pass, "fwdbwd"),
                   .graph = !b->o->launch || strcmp(b->o->launch, "stream") != 0,
                   .cold = b->backend == VLA_CUDA && b->o->cache && !strcmp(b->o->cache, "cold")};
     vla_problem *p = &c.problem;
@@ -314,6 +315,7 @@ static vla_status add_labels(builder *b, const vla_inputs *data, vla_error *erro
         if (one.backend == VLA_CUDA && vla_device_query(&info, &why) != VLA_OK)
             return vla_fail(error, VLA_ERR_DEVICE, "--case %s: %.300s", c->cases.values[i], why.message);
         if (one.backend == VLA_AUTO) one.backend = b->backend;
+        one.backward = !strcmp(b->o->pass, "fwdbwd");
         one.graph = !b->o->launch || strcmp(b->o->launch, "stream") != 0;
         one.cold = one.backend == VLA_CUDA && b->o->cache && !strcmp(b->o->cache, "cold");
         if (one.problem.op == VLA_DECAY) one.problem.gate = b->gate;

@@ -7,6 +7,8 @@
 #include "lib/measure/peak.h"
 #include "lib/measure/setting.h"
 #include "lib/op/registry.h"
+#include "lib/train/bench_backward.h"
+#include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,8 +81,9 @@ static void on_note(void *context, const char *text)
 
 static vla_status check_options(const bench_options *o, vla_error *error)
 {
-    if (!strcmp(o->pass, "fwdbwd"))
-        return vla_fail(error, VLA_ERR_UNSUPPORTED, "--pass fwdbwd: not built; accepted here is fwd");
+    if (!strcmp(o->pass, "fwdbwd") && !strcmp(o->mode, "decode"))
+        return vla_fail(error, VLA_ERR_ARGUMENT,
+                        "--pass fwdbwd: a decode step is not trained; accepted is --mode prefill");
     if (o->common.seeds.count > 1)
         return vla_fail(error, VLA_ERR_ARGUMENT, "--seeds: vla-bench times one seed a run; accepted is a single value");
     if (o->common.fail_on && !o->common.expect && !o->baseline)
@@ -194,6 +197,7 @@ static vla_status open_sweep(session *s, vla_error *error)
                                      .profile = s->o->profile,
                                      .seed = seed_of(s->o),
                                      .isa = isa,
+                                     .backward = &vla_backward_pass,
                                      .data = s->has_data ? &s->data : NULL,
                                      .digest = s->has_data ? s->digest : NULL,
                                      .context = s,
@@ -451,6 +455,7 @@ static int run_session(session *s, vla_error *error)
 
 int bench_run(bench_options *o)
 {
+    openblas_set_num_threads(1); /* a pass shares its heads out itself; peaks set their own */
     vla_error error = {0};
     session s = {.o = o, .progress = vla_progress_start(o->common.quiet)};
     const int code = run_session(&s, &error);

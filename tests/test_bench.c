@@ -9,6 +9,7 @@
 #include "lib/measure/verdict.h"
 #include "lib/measure/variant.h"
 #include "lib/op/registry.h"
+#include "lib/train/bench_backward.h"
 #include "lib/op/work.h"
 
 #include <math.h>
@@ -169,6 +170,31 @@ static void release(fixture *f)
     vla_bench_free(&f->bench);
     vla_inputs_destroy(&f->inputs);
     vla_exec_destroy(f->exec);
+}
+
+static void test_check_sees_wrong_gradients(void **state)
+{
+    (void)state;
+    fixture f;
+    prepare(&f, VLA_VLA, 2, 67);
+    void *context = NULL;
+    vla_case c = f.c;
+    c.threads = 2;
+    vla_check check = {.limit = 1e-12, .pass = true};
+    assert_int_equal(vla_backward_pass.create(&context, &c, &f.inputs, 3, NULL), VLA_OK);
+    assert_int_equal(vla_backward_pass.run(context, NULL), VLA_OK);
+    assert_int_equal(vla_backward_pass.check(context, &check, NULL), VLA_OK);
+    assert_true(check.pass && check.residual.residual > 0 && check.residual.residual < 1e-12);
+    ((double *)f.inputs.tensor[VLA_IN_U].data)[5] += 1e-6; /* the gradients are now another problem's */
+    assert_int_equal(vla_backward_pass.check(context, &check, NULL), VLA_OK);
+    assert_true(!check.pass && strstr(check.reason, "gradient of "));
+    vla_backward_pass.destroy(context);
+    assert_int_equal(vla_backward_pass.create(&context, &c, &f.inputs, 3, NULL), VLA_OK);
+    check = (vla_check){.limit = 1e-12, .pass = true};
+    assert_int_equal(vla_backward_pass.check(context, &check, NULL), VLA_OK); /* nothing was written */
+    assert_true(!check.pass && check.residual.nonfinite > 0);
+    vla_backward_pass.destroy(context);
+    release(&f);
 }
 
 static vla_check check_again(fixture *f, bool full)
@@ -736,6 +762,7 @@ static void test_decode(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_check_sees_wrong_gradients),
         cmocka_unit_test(test_label),
         cmocka_unit_test(test_bad_labels),
         cmocka_unit_test(test_key),

@@ -34,7 +34,10 @@ static vla_status run(void *context, int64_t iterations, vla_error *error)
     vla_bench *b = context;
     vla_status status = VLA_OK;
     if (b->mirror) return vla_mirror_run(b->mirror, iterations, b->c.graph, &b->device_seconds, error);
-    for (int64_t i = 0; !status && i < iterations; i++) status = vla_plan_run(b->plan, &b->tensors, error);
+    for (int64_t i = 0; !status && i < iterations; i++) {
+        status = vla_plan_run(b->plan, &b->tensors, error);
+        if (!status && b->backward) status = b->backward->run(b->backward_context, error);
+    }
     return status;
 }
 
@@ -73,6 +76,15 @@ static vla_status guess_time(vla_bench *b, double begun, vla_error *error)
     return vla_mirror_run(b->mirror, 1, false, &b->run_seconds, error);
 }
 
+static vla_status prepare_backward(vla_bench *b, const vla_bench_check *how, vla_error *error)
+{
+    if (!b->c.backward) return VLA_OK;
+    if (!how->backward) return vla_fail(error, VLA_ERR_UNSUPPORTED, "pass fwdbwd: no backward pass is linked");
+    const vla_status status = how->backward->create(&b->backward_context, &b->c, b->inputs, how->seed, error);
+    if (!status) b->backward = how->backward;
+    return status;
+}
+
 static vla_status checked_run(vla_bench *b, const vla_bench_check *how, vla_error *error)
 {
     vla_buffers_poison(&b->buffers);
@@ -85,6 +97,7 @@ static vla_status checked_run(vla_bench *b, const vla_bench_check *how, vla_erro
     if (status || b->c.problem.T == 0) return status;
     status = vla_check_run(&b->c, b->exec, b->inputs, b->start, &b->buffers, how->known, how->full, how->seed,
                            &b->check, error);
+    if (!status && b->backward) status = b->backward->check(b->backward_context, &b->check, error);
     if (status) return status;
     b->checksum = vla_buffers_checksum(&b->buffers);
     if (!b->check.pass) {
@@ -105,6 +118,7 @@ vla_status vla_bench_prepare(vla_bench *b, const vla_case *c, vla_exec *exec, co
     const double begun = vla_now();
     *b = (vla_bench){.c = *c, .exec = exec, .inputs = inputs, .start = vla_op_has_S(c->problem.op) ? start : NULL};
     vla_status status = vla_plan_create(&b->plan, exec, &c->problem, c->form, c->backend, c->dtype, &why);
+    if (!status) status = prepare_backward(b, how, &why);
     if (!status) status = vla_buffers_create(&b->buffers, c, &why);
     if (!status) {
         vla_inputs_tensors(inputs, c->problem.op, &b->tensors);
@@ -209,6 +223,8 @@ vla_status vla_bench_verify(vla_bench *b, vla_error *error)
 void vla_bench_free(vla_bench *b)
 {
     vla_sampler_free(&b->sampler);
+    if (b->backward) b->backward->destroy(b->backward_context);
+    b->backward = NULL;
     vla_buffers_free(&b->buffers);
     vla_mirror_destroy(b->mirror);
     vla_plan_destroy(b->plan);

@@ -6,6 +6,18 @@
 #include "lib/measure/sampling.h"
 #include "lib/report/record.h"
 
+/* The backward half of a run, brought by a floor above. context belongs to one case, whose inputs and exec outlive it.
+ */
+typedef struct vla_bench_backward {
+    /* VLA_ERR_UNSUPPORTED with the reason for a case it does not do. */
+    vla_status (*create)(void **context, const vla_case *c, const vla_inputs *inputs, uint64_t seed, vla_error *error);
+    vla_status (*run)(void *context, vla_error *error);
+    /* Compares the gradients of the last run with float64 and makes check no better than what it finds. */
+    vla_status (*check)(void *context, vla_check *check, vla_error *error);
+    int64_t (*bytes)(const void *context); /* memory it takes, gradients and workspace */
+    void (*destroy)(void *context);
+} vla_bench_backward;
+
 typedef enum vla_row_status { VLA_ROW_OK, VLA_ROW_FAIL, VLA_ROW_SKIP, VLA_ROW_OOM, VLA_ROW_TIMEOUT } vla_row_status;
 const char *vla_row_status_name(vla_row_status status);
 
@@ -19,6 +31,8 @@ typedef struct vla_bench {
     const vla_buffers *start; /* decode: the state every repeat begins with; NULL: from nothing */
     vla_buffers buffers;
     vla_tensors tensors;
+    const vla_bench_backward *backward; /* pass fwdbwd; NULL otherwise */
+    void *backward_context;
     vla_mirror *mirror;                  /* device cases: tensors' copies there, made after the buffers */
     double device_seconds;               /* of the last runs, by events */
     int64_t device_bytes;                /* taken there */
@@ -36,6 +50,7 @@ typedef struct vla_bench_check {
     const vla_references *known; /* may be NULL */
     bool full;
     uint64_t seed;
+    const vla_bench_backward *backward; /* for cases of pass fwdbwd */
 } vla_bench_check;
 
 /* Plans, runs once on poisoned outputs and checks. Skips, failed checks and lack of memory become status and reason;

@@ -39,9 +39,12 @@ static double footprint(const vla_bench *b)
     if (b->mirror) return (double)b->device_bytes;
     double bytes = vla_work_bytes(p, b->c.dtype, has(b->inputs, VLA_IN_U), has(b->inputs, VLA_IN_B));
     bytes += (double)(b->buffers.S_bytes + b->buffers.A_bytes + b->buffers.n_bytes);
+    if (b->backward) bytes += (double)b->backward->bytes(b->backward_context);
     return bytes + (b->plan ? (double)vla_plan_workspace(b->plan) : 0);
 }
 
+/* A backward pass forms two products where the forward pass forms one (what it makes again is not counted), and its
+ * floor of memory is once more that of the forward pass: inputs and the output's gradient read, the inputs' written. */
 static bool put_work(vla_record *r, const vla_bench *b)
 {
     const vla_problem *p = &b->c.problem;
@@ -49,7 +52,9 @@ static bool put_work(vla_record *r, const vla_bench *b)
     double bytes = vla_work_bytes(p, b->c.dtype, u, beta);
     /* A decode step of a state operator reads and writes its whole state. */
     if (b->c.mode == VLA_DECODE && p->op != VLA_SOFTMAX) bytes += 2 * vla_state_bytes(p, b->c.dtype);
-    return vla_record_real(r, "flops", vla_work_flops(p)) && vla_record_real(r, "bytes", bytes) &&
+    const double flops = vla_work_flops(p) * (b->c.backward ? 3 : 1);
+    if (b->c.backward) bytes *= 2;
+    return vla_record_real(r, "flops", flops) && vla_record_real(r, "bytes", bytes) &&
            vla_record_real(r, "state_bytes", vla_state_bytes(p, b->c.dtype)) &&
            (!b->plan || vla_record_real(r, "peak_bytes", footprint(b)));
 }

@@ -139,8 +139,9 @@ bool vla_case_record(const vla_case *c, int64_t seed, const char *input, vla_rec
            vla_record_string(r, "backend", vla_backend_name(c->backend)) &&
            vla_record_string(r, "dtype", vla_dtype_name(c->dtype)) &&
            vla_record_string(r, "arith", arithmetic[c->dtype]) &&
-           vla_record_string(r, "mode", vla_mode_name(c->mode)) && vla_record_string(r, "pass", "fwd") &&
-           vla_record_int(r, "B", p->B) && vla_record_int(r, "H", p->H) && vla_record_int(r, "T", p->T) &&
+           vla_record_string(r, "mode", vla_mode_name(c->mode)) &&
+           vla_record_string(r, "pass", c->backward ? "fwdbwd" : "fwd") && vla_record_int(r, "B", p->B) &&
+           vla_record_int(r, "H", p->H) && vla_record_int(r, "T", p->T) &&
            (c->depth ? vla_record_int(r, "depth", c->depth) : vla_record_null(r, "depth")) &&
            vla_record_int(r, "dk", p->dk) && vla_record_int(r, "dv", p->dv) && vla_cut_record(p, r) &&
            vla_record_string(r, "isa", c->isa == VLA_ISA_AUTO ? NULL : vla_isa_name(c->isa)) &&

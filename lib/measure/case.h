@@ -16,8 +16,9 @@ typedef struct vla_case {
     vla_mode mode;
     int64_t depth; /* decode: tokens of context, the new one included; prefill: 0 */
     int threads;
-    bool graph; /* device: runs are replays of a graph, not launched one by one */
-    bool cold;  /* device: runs find their tensors evicted from the L2 cache */
+    bool graph;    /* device: runs are replays of a graph, not launched one by one */
+    bool backward; /* a run is a forward and a backward pass */
+    bool cold;     /* device: runs find their tensors evicted from the L2 cache */
 } vla_case;
 
 enum { VLA_LABEL_SIZE = 160 };

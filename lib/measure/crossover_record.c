@@ -130,7 +130,7 @@ static bool put_result(vla_record *r, const vla_crossover *x)
 /* Fields every summary of a setting begins with. */
 static bool put_setting(vla_record *r, const vla_setting *s, const char *subject, const char *a, const char *b)
 {
-    static const char *const key[] = {"kind", "a", "b",  "op", "last",    "backend", "dtype", "mode",
+    static const char *const key[] = {"kind", "a", "b",  "op", "last",    "backend", "dtype", "mode", "pass",
                                       "B",    "H", "dk", "dv", "threads", "launch",  "cache", NULL};
     char label[160];
     snprintf(label, sizeof label, "%s/%s/%s/%s/B%lld_H%lld_K%lld_V%lld", subject, s->backend, s->dtype, s->mode,
@@ -138,9 +138,10 @@ static bool put_setting(vla_record *r, const vla_setting *s, const char *subject
     bool ok = vla_record_string(r, "case", label) && vla_record_null(r, "key");
     ok = ok && (b ? vla_record_string(r, "a", a) && vla_record_string(r, "b", b) : vla_record_string(r, "op", a));
     return ok && vla_record_string(r, "backend", s->backend) && vla_record_string(r, "dtype", s->dtype) &&
-           vla_record_string(r, "mode", s->mode) && vla_record_int(r, "B", s->B) && vla_record_int(r, "H", s->H) &&
-           vla_record_int(r, "dk", s->dk) && vla_record_int(r, "dv", s->dv) &&
-           vla_record_int(r, "threads", s->threads) && vla_record_string(r, "launch", *s->launch ? s->launch : NULL) &&
+           vla_record_string(r, "mode", s->mode) && vla_record_string(r, "pass", s->pass) &&
+           vla_record_int(r, "B", s->B) && vla_record_int(r, "H", s->H) && vla_record_int(r, "dk", s->dk) &&
+           vla_record_int(r, "dv", s->dv) && vla_record_int(r, "threads", s->threads) &&
+           vla_record_string(r, "launch", *s->launch ? s->launch : NULL) &&
            vla_record_string(r, "cache", *s->cache ? s->cache : NULL) && vla_record_key(r, key);
 }
 

@@ -27,6 +27,7 @@ static vla_setting setting_of(const vla_record *row)
     snprintf(s.backend, sizeof s.backend, "%s", vla_record_text(row, "backend", ""));
     snprintf(s.dtype, sizeof s.dtype, "%s", vla_record_text(row, "dtype", ""));
     snprintf(s.mode, sizeof s.mode, "%s", vla_record_text(row, "mode", "prefill"));
+    snprintf(s.pass, sizeof s.pass, "%s", vla_record_text(row, "pass", "fwd"));
     if (!strcmp(s.backend, "cuda")) {
         snprintf(s.launch, sizeof s.launch, "%s", vla_record_text(row, "launch", "graph"));
         snprintf(s.cache, sizeof s.cache, "%s", vla_record_text(row, "cache", "hot"));
@@ -37,8 +38,8 @@ static vla_setting setting_of(const vla_record *row)
 static bool equal(const vla_setting *a, const vla_setting *b)
 {
     return !strcmp(a->backend, b->backend) && !strcmp(a->dtype, b->dtype) && !strcmp(a->mode, b->mode) &&
-           !strcmp(a->launch, b->launch) && !strcmp(a->cache, b->cache) && a->B == b->B && a->H == b->H &&
-           a->dk == b->dk && a->dv == b->dv && a->threads == b->threads;
+           !strcmp(a->pass, b->pass) && !strcmp(a->launch, b->launch) && !strcmp(a->cache, b->cache) && a->B == b->B &&
+           a->H == b->H && a->dk == b->dk && a->dv == b->dv && a->threads == b->threads;
 }
 
 bool vla_setting_has(const vla_record *row, const vla_setting *setting)
@@ -52,12 +53,19 @@ bool vla_setting_decode(const vla_setting *setting)
     return !strcmp(setting->mode, "decode");
 }
 
+bool vla_setting_forward(const vla_setting *setting)
+{
+    return !strcmp(setting->pass, "fwd");
+}
+
 const char *vla_setting_text(const vla_setting *s, char *buffer, size_t size)
 {
     const int used =
         snprintf(buffer, size, "%s%s%s, B %lld, H %lld, dk %lld, dv %lld", s->backend, *s->dtype ? " " : "", s->dtype,
                  (long long)s->B, (long long)s->H, (long long)s->dk, (long long)s->dv);
-    const size_t at = used < 0 || (size_t)used > size ? size : (size_t)used;
+    size_t at = used < 0 || (size_t)used > size ? size : (size_t)used;
+    if (!vla_setting_forward(s)) at += (size_t)snprintf(buffer + at, size - at, ", forward and backward");
+    if (at > size) at = size;
     if (*s->launch)
         snprintf(buffer + at, size - at, ", %s, cache %s", s->launch, s->cache);
     else if (s->threads > 0)

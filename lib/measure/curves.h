@@ -6,7 +6,7 @@
 
 /* What two rows must share to lie in one picture. */
 typedef struct vla_setting {
-    char backend[8], dtype[8], mode[12];
+    char backend[8], dtype[8], mode[12], pass[8];
     char launch[8], cache[8]; /* on a device; "" elsewhere */
     int64_t B, H, dk, dv, threads;
 } vla_setting;
@@ -21,6 +21,7 @@ vla_status vla_settings_of(const vla_records *rows, vla_settings *settings, vla_
 void vla_settings_free(vla_settings *settings);
 bool vla_setting_has(const vla_record *row, const vla_setting *setting);
 bool vla_setting_decode(const vla_setting *setting);
+bool vla_setting_forward(const vla_setting *setting); /* runs are forward passes alone */
 /* "cpu f32 B1 H16 dk64 dv64, 2 threads", for captions. */
 const char *vla_setting_text(const vla_setting *setting, char *buffer, size_t size);
 

@@ -13,8 +13,8 @@ static bool in_setting(const vla_case *c, const vla_setting *s)
         (strcmp(c->graph ? "graph" : "stream", s->launch) || strcmp(c->cold ? "cold" : "hot", s->cache)))
         return false;
     return !strcmp(vla_backend_name(c->backend), s->backend) && !strcmp(vla_dtype_name(c->dtype), s->dtype) &&
-           !strcmp(vla_mode_name(c->mode), s->mode) && p->B == s->B && p->H == s->H && p->dk == s->dk &&
-           p->dv == s->dv && c->threads == s->threads;
+           !strcmp(vla_mode_name(c->mode), s->mode) && c->backward == !vla_setting_forward(s) && p->B == s->B &&
+           p->H == s->H && p->dk == s->dk && p->dv == s->dv && c->threads == s->threads;
 }
 
 /* Same measurement apart from its size. */

@@ -1,6 +1,9 @@
 #include "lib/measure/setting.h"
 #include "lib/base/threads.h"
+#include "lib/op/registry.h"
+#include <cblas.h>
 #include <stdlib.h>
+#include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SANITIZED 1
@@ -9,6 +12,18 @@
 #define SANITIZED 1
 #endif
 #endif
+
+/* OpenBLAS takes its oldest kernels on a processor that is newer than itself. */
+static void warn_of_blas(FILE *stream, const char *program)
+{
+    static const char *const old[] = {"Prescott", "Core2", "Nehalem"};
+    const char *core = openblas_get_corename(), *better = vla_isa_detect() == VLA_ISA_AVX512 ? "SkylakeX" : "Haswell";
+    for (size_t i = 0; core && i < sizeof old / sizeof *old; i++)
+        if (strcmp(core, old[i]) == 0 && vla_isa_detect() >= VLA_ISA_AVX2)
+            fprintf(stream,
+                    "%s: warning: OpenBLAS runs its %s kernels on a processor with %s: set OPENBLAS_CORETYPE=%s\n",
+                    program, core, vla_isa_name(vla_isa_detect()), better);
+}
 
 void vla_setting_warn(FILE *stream, const char *program)
 {
@@ -19,6 +34,7 @@ void vla_setting_warn(FILE *stream, const char *program)
 #ifndef __OPTIMIZE__
     fprintf(stream, "%s: warning: this build is not optimised; build with OPT=-O2\n", program);
 #endif
+    warn_of_blas(stream, program);
     if (getloadavg(&load, 1) == 1 && load > vla_cpu_count() + 0.5)
         fprintf(stream, "%s: warning: load %.1f on %d processors: close other programs or expect noise\n", program,
                 load, vla_cpu_count());

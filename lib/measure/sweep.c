@@ -267,7 +267,7 @@ static vla_status prepare_one(vla_sweep *s, group *g, const vla_case *c, vla_err
         return status;
     }
     const vla_inputs *inputs = !decode ? &g->whole : state ? &g->step : &g->cached;
-    const vla_bench_check how = {&g->known, s->config.check_full, check_seed(s, c)};
+    const vla_bench_check how = {&g->known, s->config.check_full, check_seed(s, c), s->config.backward};
     g->count++;
     return vla_bench_prepare(bench, c, exec, inputs, decode && state ? start : NULL, &how, error);
 }

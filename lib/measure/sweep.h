@@ -13,9 +13,10 @@ typedef struct vla_sweep_config {
     bool profile; /* launch each case once for a profiler and time nothing */
     int64_t seed;
     vla_isa isa;
-    const vla_inputs *data; /* --input tensors in float64; NULL: synthetic */
-    const char *digest;     /* of data */
-    void *context;          /* for the callbacks; any of them may be NULL */
+    const vla_bench_backward *backward; /* for cases of pass fwdbwd */
+    const vla_inputs *data;             /* --input tensors in float64; NULL: synthetic */
+    const char *digest;                 /* of data */
+    void *context;                      /* for the callbacks; any of them may be NULL */
     vla_status (*row)(void *context, const vla_record *record, vla_error *error); /* an error ends the sweep */
     void (*progress)(void *context, const char *label, double done, double total);
     void (*note)(void *context, const char *text);

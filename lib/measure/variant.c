@@ -14,8 +14,8 @@ static bool same_variant(const vla_case *a, const vla_case *b)
 {
     const vla_problem *p = &a->problem, *q = &b->problem;
     return p->op == q->op && a->form == b->form && a->backend == b->backend && a->dtype == b->dtype &&
-           a->mode == b->mode && a->threads == b->threads && p->B == q->B && p->H == q->H && p->dk == q->dk &&
-           p->dv == q->dv && p->chunk == q->chunk && p->segments == q->segments;
+           a->mode == b->mode && a->backward == b->backward && a->threads == b->threads && p->B == q->B &&
+           p->H == q->H && p->dk == q->dk && p->dv == q->dv && p->chunk == q->chunk && p->segments == q->segments;
 }
 
 static vla_variant_history *find(const vla_variants *variants, const vla_case *c)

@@ -18,9 +18,10 @@ typedef struct attention_shape {
     int64_t len, dk, dv;
     vla_features features, key_features;
     bool qk_l2;
-    bool ratio;   /* linear, vla: divide by max(n.qf, floor) */
-    real floor;   /* of the ratio's denominator */
-    real lambda0; /* vla, rls */
+    bool one_gate; /* decay: g is one a token, not one a row of S */
+    bool ratio;    /* linear, vla: divide by max(n.qf, floor) */
+    real floor;    /* of the ratio's denominator */
+    real lambda0;  /* vla, rls */
     int64_t refresh_period;
     real refresh_eps; /* vla: A += refresh_eps I at steps P, 2P, .. */
 } attention_shape;

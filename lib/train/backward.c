@@ -41,8 +41,6 @@ static vla_status check(const vla_problem *p, vla_error *error)
     if (p->Tk && p->Tk != p->T)
         return vla_fail(error, VLA_ERR_UNSUPPORTED, "backward: Tk %lld other than T %lld", (long long)p->Tk,
                         (long long)p->T);
-    if (p->op == VLA_DECAY && p->gate == VLA_GATE_TOKEN)
-        return vla_fail(error, VLA_ERR_UNSUPPORTED, "backward: decay with one gate a token; one a row is built");
     if (p->op == VLA_VLA && p->no_normalise)
         return vla_fail(error, VLA_ERR_UNSUPPORTED, "backward: vla without normalisation");
     return VLA_OK;
@@ -91,20 +89,21 @@ static void one_head(void *context, int64_t head, int worker)
     const vla_gradients *d = b->gradients;
     const size_t size = vla_dtype_size(b->code->dtype);
     const int64_t rows = head * p->T, k = rows * p->dk, v = rows * p->dv;
-    const bool delta = p->op == VLA_DELTA, gated = p->op == VLA_DECAY && p->gate == VLA_GATE_ROW;
+    const bool delta = p->op == VLA_DELTA, gated = p->op == VLA_DECAY && p->gate != VLA_GATE_NONE;
+    const int64_t g = p->gate == VLA_GATE_ROW ? v : rows;
     const head_call call = {.q = at(t->q, k, size),
                             .k = at(t->k, k, size),
                             .v = at(t->v, v, size),
                             .u = at(t->u, k, size),
                             .g = delta   ? at(t->b, rows, size)
-                                 : gated ? at(t->g, v, size)
+                                 : gated ? at(t->g, g, size)
                                          : NULL,
                             .grad_o = at(d->o, v, size),
                             .grad_q = to(d->q, k, size),
                             .grad_k = to(d->k, k, size),
                             .grad_v = to(d->v, v, size),
                             .grad_u = to(d->u, k, size),
-                            .grad_g = delta ? to(d->b, rows, size) : to(d->g, v, size)};
+                            .grad_g = delta ? to(d->b, rows, size) : to(d->g, g, size)};
     b->code->backward(p, &call, b->scratch + worker * b->bytes);
 }
 
@@ -121,8 +120,8 @@ vla_status vla_backward_run(vla_backward *b, const vla_tensors *tensors, const v
         return vla_fail(error, VLA_ERR_ARGUMENT, "gradient of u is needed, as u is given");
     if (p->op == VLA_DELTA && tensors->b && !gradients->b)
         return vla_fail(error, VLA_ERR_ARGUMENT, "gradient of b is needed, as b is given");
-    if (p->op == VLA_DECAY && p->gate == VLA_GATE_ROW && (!tensors->g || !gradients->g))
-        return vla_fail(error, VLA_ERR_ARGUMENT, "g and its gradient are needed with a gate a row");
+    if (p->op == VLA_DECAY && p->gate != VLA_GATE_NONE && (!tensors->g || !gradients->g))
+        return vla_fail(error, VLA_ERR_ARGUMENT, "g and its gradient are needed with a gate");
     if (tensors->state_in) return vla_fail(error, VLA_ERR_UNSUPPORTED, "backward: from a given state");
     b->tensors = tensors, b->gradients = gradients;
     if (p->T > 0) vla_pool_run(b->pool, p->B * p->H, one_head, b);

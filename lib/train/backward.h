@@ -5,7 +5,7 @@
 #include "lib/vla.h"
 
 /* Shapes are those of the inputs. o is dL/do; the rest is overwritten. u: vla, NULL where u is absent (its share is
- * then in k); b: delta; g: decay, [B,H,T,dv]. */
+ * then in k); b: delta; g: decay, as its input. */
 typedef struct vla_gradients {
     const void *o;
     void *q, *k, *v, *u, *b, *g;
@@ -13,9 +13,9 @@ typedef struct vla_gradients {
 
 typedef struct vla_backward vla_backward;
 
-/* dtype f64 or f32, in double or float throughout. VLA_ERR_UNSUPPORTED with the reason for: Tk other than T, decay with
- * one gate a token, vla without normalisation. The pool is borrowed. Workspace grows with T (states at every 16
- * tokens). */
+/* dtype f64 or f32, in double or float throughout. VLA_ERR_UNSUPPORTED with the reason for: Tk other than T, vla
+ * without normalisation. The pool is borrowed (softmax calls BLAS from its threads: the caller keeps that
+ * single-threaded). Workspace grows with T: a few vectors a token and a state every 64. */
 vla_status vla_backward_create(vla_backward **backward, const vla_problem *problem, vla_dtype dtype, vla_isa isa,
                                vla_pool *pool, vla_error *error);
 /* From S = 0. Reads q, k, v, u, b, g of tensors; the forward pass is made again inside. */

@@ -14,7 +14,11 @@ static void gates(const tape *t, const attention_shape *s, const attention_rows 
         real *gate = t->o + i * t->wv;
         for (int64_t j = 0; j < t->wv; j += LANES) vstore(gate + j, vset(1));
         if (!rows->g) continue;
-        load_row(gate, rows->g + i * rows->g_stride, s->dv, t->wv);
+        const real *logits = rows->g + i * rows->g_stride;
+        if (s->one_gate)
+            for (int64_t j = 0; j < t->wv; j += LANES) vstore(gate + j, vset(*logits));
+        else
+            load_row(gate, logits, s->dv, t->wv);
         for (int64_t j = 0; j < t->wv; j += LANES) {
             const vec x = vload(gate + j), e = vexp_nonpositive(-vabs(x));
             vstore(gate + j, vselect(x < 0, e, vset(1)) / (e + 1));
@@ -79,6 +83,7 @@ static void back_gate(const tape *t, const attention_shape *s, const real *S, co
 {
     enum { TOGETHER = 4 };
     const int64_t wk = t->wk;
+    real whole = 0;
     for (int64_t j = 0; j < s->dv; j += TOGETHER) {
         const int count = s->dv - j < TOGETHER ? (int)(s->dv - j) : TOGETHER;
         vec sums[TOGETHER] = {vset(0), vset(0), vset(0), vset(0)};
@@ -89,8 +94,15 @@ static void back_gate(const tape *t, const attention_shape *s, const real *S, co
                 sums[w] += (vload(t->D2 + at) + vload(qf + c) * dy[j + w]) * vload(S + at);
             }
         vsums(TOGETHER, sums, dg);
-        for (int w = 0; w < count; w++) out[j + w] = dg[w] * gate[j + w] * (1 - gate[j + w]);
+        for (int w = 0; w < count; w++) {
+            const real slope = dg[w] * gate[j + w] * (1 - gate[j + w]);
+            if (s->one_gate)
+                whole += slope;
+            else
+                out[j + w] = slope;
+        }
     }
+    if (s->one_gate) *out = whole;
 }
 
 static void back_token(tape *t, const attention_shape *s, const attention_rows *rows, const attention_gradients *d,

@@ -15,6 +15,7 @@ static attention_shape shape_of(const vla_problem *p)
                              .features = p->features,
                              .key_features = p->features,
                              .qk_l2 = p->qk_l2,
+                             .one_gate = p->gate == VLA_GATE_TOKEN,
                              .ratio = p->op == VLA_LINEAR || (p->op == VLA_VLA && p->output == VLA_RATIO),
                              .floor = (real)VLA_RATIO_EPS,
                              .lambda0 = (real)p->lambda0,
@@ -43,7 +44,7 @@ static void backward(const vla_problem *p, const head_call *call, void *memory)
                                  .stride = p->dk,
                                  .v_stride = p->dv,
                                  .u_stride = p->dk,
-                                 .g_stride = p->op == VLA_DECAY ? p->dv : 1,
+                                 .g_stride = p->op == VLA_DECAY && p->gate == VLA_GATE_ROW ? p->dv : 1,
                                  .o_stride = p->dv};
     const attention_gradients d = {.o = call->grad_o,
                                    .q = call->grad_q,

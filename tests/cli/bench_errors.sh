@@ -38,7 +38,7 @@ expect 2 "--time-limit" --time-limit 5s
 expect 2 "--lambda0" --lambda0 0
 expect 2 "--tim" --tim 3
 expect 2 "--mode" --mode train
-expect 2 "not built" --pass fwdbwd
+expect 2 "a decode step is not trained" --pass fwdbwd --mode decode
 expect 2 "--depth" --depth 64
 expect 2 "--T" --mode decode --T 64
 expect 2 "--crossover vla" --crossover vla
