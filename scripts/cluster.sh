@@ -4,8 +4,8 @@
 #   scripts/cluster.sh task OUTPUT_DIRECTORY PROGRAM OPTIONS..          one task (SLURM_ARRAY_TASK_ID of _COUNT)
 #   scripts/cluster.sh farm CORES SECONDS OUTPUT_DIRECTORY LIST         the cases of every line of LIST, in order, on this machine
 #   scripts/cluster.sh merge OUTPUT_DIRECTORY                           all parts into OUTPUT_DIRECTORY/all.jsonl
-# PROGRAM is vla-bench, or vla-capacity with its task. A line of LIST is PROGRAM OPTIONS..; with --threads N a case takes N
-# cores, otherwise one. Every verb resumes: what has its record is not measured again, a network in training goes on from
+# PROGRAM is vla-bench, or vla-capacity with its task. A line of LIST is [@SECONDS] PROGRAM OPTIONS..; with --threads N a case
+# takes N cores, otherwise one; with @SECONDS none is started that late before the end. Every verb resumes: what has its record is not measured again, a network in training goes on from
 # its checkpoint, and cases that wait for others (a rate that must be chosen first) are started when those have ended.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -29,7 +29,7 @@ run_case() { # CASE SECONDS PROGRAM OPTIONS..
   local name=${1//\//-} case=$1 seconds=$2
   shift 2
   rows_of "$out"/part*.jsonl >"$out/open.$name.jsonl"
-  if "$build/$1" "${@:2}" --case "$case" --time-limit "$seconds" --resume -o "$out/open.$name.jsonl" >"$out/log.$name" 2>&1 ||
+  if "$build/$1" "${@:2}" --filter "$case" --time-limit "$seconds" --resume -o "$out/open.$name.jsonl" >"$out/log.$name" 2>&1 ||
     [ $? = 1 ]; then
     rows_of "$out/open.$name.jsonl" | grep -F "\"case\":\"$case\"" >"$out/open.$name" || true
     mv "$out/open.$name" "$out/part.$name.jsonl"
@@ -59,7 +59,7 @@ task)
   mapfile -t cases < <("$build/$program" "$@" --dry-run | sed -n "$((id + 1))~${count}p")
   [ ${#cases[@]} -gt 0 ] || { echo "task $id: no cases" >&2; exit 0; }
   chosen=()
-  for c in "${cases[@]}"; do chosen+=(--case "$c"); done
+  for c in "${cases[@]}"; do chosen+=(--filter "$c"); done
   "$build/$program" "$@" "${chosen[@]}" --resume -o "$out/part$id.jsonl"
   ;;
 farm)
@@ -79,15 +79,18 @@ farm)
     done
   }
   start_next() { # false when no case can start now
-    local line case need
+    local line case need most
     for line in "${lines[@]}"; do
-      need=1
+      need=1 most=0
+      [[ $line =~ ^@([0-9]+)\ +(.*) ]] && most=${BASH_REMATCH[1]} line=${BASH_REMATCH[2]}
+      [ "$most" -le $((end - SECONDS)) ] || continue
       [[ $line =~ --threads[\ =]([0-9]+) ]] && need=${BASH_REMATCH[1]}
       [ "$need" -le "$free" ] || continue
+      [[ $line == *--threads* ]] || line="$line --threads 1" # part of what a case is
+      # shellcheck disable=SC2086
       for case in $(cases_of $line); do
         [ -z "${begun[$case]:-}" ] || continue
         begun[$case]=1
-        [[ $line == *--threads* ]] || line="$line --threads 1"
         [[ $line != vla-capacity* ]] || line="$line --checkpoint $out/state"
         # shellcheck disable=SC2086
         run_case "$case" "$((end - SECONDS))" $line &
