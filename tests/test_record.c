@@ -439,6 +439,13 @@ static void a_cut_line_is_not_a_row(void **state)
     assert_int_equal(vla_records_read(&rows, in_folder("c.jsonl"), &error), VLA_OK);
     assert_int_equal(rows.count, 3); /* the first line, the new run's metadata, its row */
     vla_records_clear(&rows);
+    file = fopen(in_folder("c.csv"), "w"); /* inside quotes, of the last column too */
+    fputs("kind,i,s\nx,1,\"a, b\"\nx,2,\"a, ", file);
+    fclose(file);
+    assert_int_equal(vla_records_read(&rows, in_folder("c.csv"), &error), VLA_OK);
+    assert_int_equal(rows.count, 1);
+    assert_string_equal(vla_record_text(rows.rows[0], "s", ""), "a, b");
+    vla_records_clear(&rows);
 }
 
 static void keys_depend_on_the_named_fields_alone(void **state)

@@ -84,10 +84,24 @@ vla_status vla_file_begin(vla_file *file, const char *path, vla_error *error)
     return VLA_OK;
 }
 
-vla_status vla_file_commit(vla_file *file, vla_error *error)
+/* 0, or what keeps the stream's bytes from the file. The errno of a write that failed long ago is lost: one more byte
+ * fails alike. */
+static int failure_of(FILE *stream)
 {
     errno = 0;
-    if (fflush(file->stream) != 0 || ferror(file->stream)) return cannot_write(file, errno ? errno : EIO, error);
+    if (fflush(stream) == 0 && !ferror(stream)) return 0;
+    if (errno == 0) {
+        clearerr(stream);
+        fputc(0, stream);
+        fflush(stream);
+    }
+    return errno ? errno : EIO;
+}
+
+vla_status vla_file_commit(vla_file *file, vla_error *error)
+{
+    const int failure = failure_of(file->stream);
+    if (failure) return cannot_write(file, failure, error);
     int closed = fclose(file->stream);
     file->stream = NULL;
     if (closed != 0) return cannot_write(file, errno, error);
@@ -118,7 +132,7 @@ char *vla_path_join(const char *directory, const char *name)
 
 vla_status vla_stream_flush(FILE *stream, const char *name, vla_error *error)
 {
-    errno = 0;
-    if (fflush(stream) == 0 && !ferror(stream)) return VLA_OK;
-    return vla_fail(error, VLA_ERR_FILE, "%s: cannot write: %s", name, strerror(errno ? errno : EIO));
+    const int failure = failure_of(stream);
+    if (!failure) return VLA_OK;
+    return vla_fail(error, VLA_ERR_FILE, "%s: cannot write: %s", name, strerror(failure));
 }

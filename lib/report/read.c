@@ -158,6 +158,7 @@ typedef struct cells {
     bool *quoted;
     int count, capacity;
     bool ended; /* by a line end, not by the end of the file */
+    bool cut;   /* inside a quoted cell */
 } cells;
 
 static void cells_clear(cells *c)
@@ -189,7 +190,10 @@ static bool cells_push(cells *c, char *text, bool quoted)
     return true;
 }
 
-/* One cell; *after is the character behind it: ',', '\n' or EOF. */
+enum { CUT = EOF - 1 };
+
+/* One cell; *after is the character behind it: ',', '\n', EOF, or CUT where the file ends inside quotes, as a killed
+ * run may leave its last line. */
 static char *read_cell(source *src, FILE *file, bool *quoted, int *after, vla_error *error)
 {
     char *bytes = NULL;
@@ -218,13 +222,13 @@ static char *read_cell(source *src, FILE *file, bool *quoted, int *after, vla_er
         if (c == 0) c = '?';
         fputc(c, out);
     }
-    *after = c;
+    *after = inside ? CUT : c;
     if (fclose(out) != 0) {
         free(bytes);
         no_memory(src, error);
         return NULL;
     }
-    if (inside) {
+    if (inside && strchr(bytes, '\n')) { /* a stray quote would swallow rows */
         vla_fail(error, VLA_ERR_FILE, "%s:%lld: a quoted cell does not end", src->path, (long long)first);
         free(bytes);
         return NULL;
@@ -248,6 +252,7 @@ static vla_status read_cells(source *src, FILE *file, cells *line, vla_error *er
             return no_memory(src, error);
         }
         line->ended = after == '\n';
+        line->cut = after == CUT;
     }
     src->line++;
     return VLA_OK;
@@ -305,6 +310,8 @@ static vla_status read_csv(source *src, FILE *file, vla_error *error)
         if (status != VLA_OK || now->count == 0) break;
         if (is_empty(now))
             in_block = false;
+        else if (in_block && now->cut)
+            break;
         else if (!in_block) {
             status = check_header(src, &header, error);
             in_block = true;

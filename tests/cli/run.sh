@@ -244,6 +244,10 @@ for program in "$build"/vla-{run,bench,jacobian,capacity}; do
   "$program" --help >/dev/full 2>"$out/stderr"
   [ $? = 3 ] && grep -q 'stdout: cannot write' "$out/stderr" || fail "$program --help to a full disk"
 done
+# a file that may not grow: why is told, however much was written before, and nothing of it stays
+(ulimit -f 8; exec "$run" vla --T 64 --d 64 --out "$out/big.npy" -q) >/dev/null 2>"$out/stderr"
+[ $? = 3 ] && grep -q 'big.npy: cannot write: File too large' "$out/stderr" || fail "a file size limit"
+[ -z "$(ls "$out" | grep big)" ] || fail "part of a file is left"
 # closed standard streams: the table does not land in the file that would have taken their number
 "$run" vla --T 4 --d 4 -o "$out/closed.csv" <&- >&- 2>&-
 [ $? = 3 ] && [ "$(cut -d, -f1 "$out/closed.csv" | tr '\n' ' ')" = 'kind run ' ] || fail "closed standard streams"
