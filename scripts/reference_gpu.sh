@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The committed reference record of the GPU kernels, in two halves, since a machine with the device may have no gnuplot:
-#   scripts/reference_gpu.sh measure [DIR]   on the device: records, the most important first; about six minutes on an H200
+#   scripts/reference_gpu.sh measure [DIR]   on the device: records, the most important first; about four minutes on an H200 and 16 cores
 #   scripts/reference_gpu.sh grid    [DIR]   on the device: every form over a grid of sizes, for the selector's table
 #   scripts/reference_gpu.sh render  [DIR]   anywhere: verdicts and figures from those records
 # DIR is plots/reference/h200 unless given. What is there already is not measured again: delete a file to renew it.
-# BUILD=build, QUICK=1 (a minute, to try it), ONLY="d64 launch" (those records alone), LIMIT=1 scales the time limits.
+# BUILD=build, BUDGET=SECONDS (nothing is begun later), QUICK=1 (a minute, to try it), ONLY="d64 launch" (those records alone), LIMIT=1 scales the time limits.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 half=${1:-}
@@ -19,6 +19,10 @@ measured() {
   local name=$1 seconds=$2 code=0
   shift 2
   [ -z "${ONLY:-}" ] || [[ " $ONLY " == *" $name "* ]] || return 0
+  if [ -n "${BUDGET:-}" ] && [ $((SECONDS - begun)) -ge "$BUDGET" ]; then
+    echo "$name: not begun, $BUDGET s are over" >&2
+    return 0
+  fi
   [ "$quick" = 1 ] && seconds=$(((seconds + 3) / 4))
   "$bench" "$@" --backend cuda --dtype bf16 --time-limit "$((seconds * ${LIMIT:-1}))" -o "$out/$name.csv" --resume -q >/dev/null || code=$?
   echo "$name: exit $code, $((SECONDS - begun)) s so far" >&2
@@ -26,31 +30,31 @@ measured() {
 }
 
 measure() {
-  local long=128k mid=16k more=32k contexts=1k-128kx2 batch=1k,4k
-  [ "$quick" = 1 ] && long=8k mid=4k more=4k contexts=1k-8kx2 batch=1k
+  local long=128k mid=16k more=32k contexts=1k,4k,16k,64k batch=1k,2k
+  [ "$quick" = 1 ] && long=8k mid=4k more=4k contexts=1k,4k batch=1k
   mkdir -p "$out"
+  local all=vla,softmax,linear,delta,decay
+  local crossings=(--crossover vla,softmax --crossover delta,softmax --crossover linear,softmax)
   # latency, C1, C5, C11
-  measured d64 60 --op vla,softmax,linear,delta,decay --d 64 --T 512-${long}x2 --crossover vla,softmax --crossover delta,softmax --crossover linear,softmax --peak
-  measured d128 80 --op vla,softmax,linear,delta,decay --d 128 --T 512-${long}x2 --crossover vla,softmax --crossover delta,softmax --crossover linear,softmax
+  measured d64 60 --op $all --d 64 --T 512-${long}x2 "${crossings[@]}" --peak
+  measured d128 90 --op $all --d 128 --T 512-${long}x2 "${crossings[@]}"
   # C6
-  measured launch 12 --op vla --form stepwise,recurrent --d 64 --T 1k,4k --crossover none
-  measured launch_stream 12 --op vla --form stepwise,recurrent --d 64 --T 1k,4k --crossover none --launch stream
-  # the paper's own setting, by the form that is the paper's kernel and by the best
+  measured launch 10 --op vla --form stepwise,recurrent --d 64 --T 1k,4k --crossover none
+  measured launch_stream 10 --op vla --form stepwise,recurrent --d 64 --T 1k,4k --crossover none --launch stream
+  # the paper's own setting, by the best form and by the form that is the paper's kernel
   measured paper 25 --op vla,softmax,linear --B 4 --H 1 --d 64 --T 64-64kx4 --crossover vla,softmax
-  measured paper_recurrent 25 --form recurrent,chunk --filter 'vla/recurrent/*' --filter 'softmax/chunk/*' --op vla,softmax \
+  measured paper_recurrent 20 --form recurrent,chunk --filter 'vla/recurrent/*' --filter 'softmax/chunk/*' --op vla,softmax \
     --B 4 --H 1 --d 64 --T 64-64kx4 --crossover vla,softmax
   # C18
-  measured decode 40 --mode decode --op vla,softmax,linear,delta,decay,rls --d 64 --depth $contexts
-  measured decode_batch 40 --mode decode --op vla,softmax,linear,delta,decay --B 64 --d 128 --depth $batch
-  # crossover against d and against B*H
-  measured width 40 --op vla,softmax --d 32,64,96,128 --T 512-${mid}x2 --crossover vla,softmax
-  measured heads 60 --op vla,softmax --d 64 --H 1,4,16,64 --T 512-${more}x2 --crossover vla,softmax
-  # cold caches
-  measured cold 30 --op vla,softmax,linear,delta --d 64 --T 512-${mid}x2 --crossover vla,softmax --cache cold
+  measured decode 25 --mode decode --op vla,softmax,linear,delta,decay,rls --d 64 --depth $contexts
+  # crossover against d and against B*H, with those of d64 and d128
+  measured width 20 --op vla,softmax --d 32,96 --T 512-${mid}x2 --crossover vla,softmax
+  measured heads 30 --op vla,softmax --d 64 --H 1,4,64 --T 512-${more}x2 --crossover vla,softmax
   # C19
-  [ "$quick" = 1 ] && return "$failed"
-  measured long_vla 90 --op vla --d 64 --T 64k,1M --crossover none --min-samples 3
-  measured long 90 --op softmax --d 64 --T 128k,1M --crossover none --min-samples 1
+  [ "$quick" = 1 ] || measured long 60 --op softmax,vla --H 1 --d 64 --T 64k,128k,1M --crossover none --min-samples 3
+  measured decode_batch 25 --mode decode --op $all --B 64 --d 128 --depth $batch
+  measured cold 20 --op vla,softmax --d 64 --T 512-${mid}x2 --crossover vla,softmax --cache cold
+  [ "$quick" = 1 ] || measured long_heads 90 --op vla --d 64 --T 64k,1M --crossover none --min-samples 3
   return "$failed"
 }
 
@@ -68,28 +72,26 @@ grid() {
 }
 
 render() {
-  local all=() each
-  for each in d64 d128 paper paper_recurrent width heads cold; do
+  local each found=()
+  for each in d64 d128 paper paper_recurrent cold decode decode_batch; do
     [ -s "$out/$each.csv" ] || continue
-    "$bench" plot --from "$out/$each.csv" $([ -s "$out/$each.crossover.csv" ] && echo --from "$out/$each.crossover.csv") --plot "$out/$each" -q
+    found=(--from "$out/$each.csv")
+    [ -s "$out/$each.crossover.csv" ] && found+=(--from "$out/$each.crossover.csv")
+    "$bench" plot "${found[@]}" --plot "$out/$each" -q
   done
-  for each in decode decode_batch; do
-    [ -s "$out/$each.csv" ] && "$bench" plot --from "$out/$each.csv" --plot "$out/$each" -q
+  # crossovers against d and against B*H: figures of their own, from the crossovers of several records
+  found=()
+  for each in d64 d128 width heads; do
+    [ -s "$out/$each.crossover.csv" ] && found+=(--from "$out/$each.crossover.csv")
   done
-  for each in width heads; do # one figure each of all crossovers: the others are of single settings
-    [ -d "$out/$each" ] && find "$out/$each" -type f ! -name 'crossover_*' -delete
-  done
-  for each in d64 d128 launch launch_stream paper paper_recurrent decode decode_batch cold; do
+  [ ${#found[@]} = 0 ] || "$bench" plot "${found[@]}" --plot "$out/crossovers" -q
+  for each in d64 d128 launch launch_stream paper paper_recurrent decode decode_batch cold long; do
     [ -s "$out/$each.csv" ] || continue
     "$bench" verdict --from "$out/$each.csv" -o "$out/verdict_$each.csv" -q >/dev/null || rm -f "$out/verdict_$each.csv"
   done
-  if [ -s "$out/long.csv" ] && [ -s "$out/long_vla.csv" ]; then
-    "$bench" verdict --from "$out/d64.csv" --from "$out/long_vla.csv" --from "$out/long.csv" -o "$out/verdict_d64.csv" -q
-  fi
-  "$bench" verdict --from plots/reference/authors_t4.csv -o "$out/verdict_authors.csv" -q
-  all=("$out"/verdict_*.csv)
-  "$bench" merge "${all[@]}" -o "$out/verdicts.csv" -q
-  rm -f "${all[@]}"
+  "$bench" verdict --from plots/reference/authors_t4.csv -o "$out/verdict_authors.csv" -q >/dev/null
+  "$bench" merge "$out"/verdict_*.csv -o "$out/verdicts.csv" -q
+  rm -f "$out"/verdict_*.csv
 }
 
 case $half in

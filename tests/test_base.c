@@ -266,6 +266,22 @@ static void test_first_nonfinite(void **state)
     assert_true(vla_first_nonfinite(x, VLA_F32, 2, 3, 2, &head, &token));
     assert_int_equal(head, 1);
     assert_int_equal(token, 1);
+    /* 16 bits are searched by whole words: the largest finite value is none, infinity and NaN anywhere are. */
+    enum { WIDTH = 3, LENGTH = 3000 };
+    static uint16_t y[2 * LENGTH * WIDTH];
+    const struct {
+        vla_dtype dtype;
+        uint16_t largest, bad[2];
+    } kinds[] = {{VLA_BF16, 0xff7f, {0x7f80, 0xffc1}}, {VLA_F16, 0xfbff, {0xfc00, 0x7e01}}};
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < 2; i++) {
+            for (int j = 0; j < 2 * LENGTH * WIDTH; j++) y[j] = kinds[k].largest;
+            assert_false(vla_first_nonfinite(y, kinds[k].dtype, 2, LENGTH, WIDTH, &head, &token));
+            y[2 * LENGTH * WIDTH - 1 - i * 5000] = kinds[k].bad[i];
+            assert_true(vla_first_nonfinite(y, kinds[k].dtype, 2, LENGTH, WIDTH, &head, &token));
+            assert_int_equal(head, 1);
+            assert_int_equal(token, LENGTH - 1 - i * 5000 / WIDTH);
+        }
 }
 
 int main(void)

@@ -87,15 +87,31 @@ double vla_naive_dot(const double *x, const double *y, int64_t n)
     return sum;
 }
 
+/* Four rows side by side, each summed in order: the sums wait for their own last addition only. */
 void vla_naive_matvec(double *y, const double *M, const double *x, int64_t rows, int64_t columns)
 {
-    for (int64_t i = 0; i < rows; i++) y[i] = vla_naive_dot(M + i * columns, x, columns);
+    int64_t i = 0;
+    for (; i + 4 <= rows; i += 4) {
+        const double *a = M + i * columns, *b = a + columns, *c = b + columns, *d = c + columns;
+        double sum_a = 0, sum_b = 0, sum_c = 0, sum_d = 0;
+        for (int64_t j = 0; j < columns; j++) {
+            sum_a += a[j] * x[j];
+            sum_b += b[j] * x[j];
+            sum_c += c[j] * x[j];
+            sum_d += d[j] * x[j];
+        }
+        y[i] = sum_a, y[i + 1] = sum_b, y[i + 2] = sum_c, y[i + 3] = sum_d;
+    }
+    for (; i < rows; i++) y[i] = vla_naive_dot(M + i * columns, x, columns);
 }
 
 void vla_naive_rank1(double *M, double scale, const double *x, const double *y, int64_t rows, int64_t columns)
 {
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) M[i * columns + j] += scale * x[i] * y[j];
+    for (int64_t i = 0; i < rows; i++) {
+        double *restrict row = M + i * columns;
+        const double factor = scale * x[i];
+        for (int64_t j = 0; j < columns; j++) row[j] += factor * y[j];
+    }
 }
 
 void vla_naive_start(const vla_call *call, int64_t head, double *S, double *A, double *n)

@@ -317,16 +317,19 @@ vla_status vla_mirror_fetch(vla_mirror *m, int64_t guard_bytes, vla_error *error
 
 vla_status vla_mirror_inputs_intact(const vla_mirror *m, bool *intact, vla_error *error)
 {
-    const int64_t piece = (int64_t)16 << 20;
+    const int64_t piece = (int64_t)16 << 20, pieces = 8;
     void *copy;
     *intact = true;
     vla_status status = vla_alloc(&copy, piece, 1, "inputs of the device", error);
-    for (int i = 0; !status && *intact && i < O; i++)
-        for (int64_t at = 0; !status && *intact && at < m->parts[i].bytes; at += piece) {
-            const int64_t bytes = m->parts[i].bytes - at < piece ? m->parts[i].bytes - at : piece;
+    for (int i = 0; !status && *intact && i < O; i++) {
+        const int64_t all = m->parts[i].bytes, beyond = all > piece ? all - piece : 0;
+        const int64_t step = beyond > (pieces - 1) * piece ? (beyond + pieces - 2) / (pieces - 1) : piece;
+        for (int64_t at = 0; !status && *intact && at < all; at += step) {
+            const int64_t bytes = all - at < piece ? all - at : piece;
             status = vla_device_download(copy, (const char *)at_set(m, i, m->last) + at, bytes, error);
             *intact = !status && !memcmp(copy, (const char *)m->parts[i].host + at, (size_t)bytes);
         }
+    }
     vla_free(copy);
     return status;
 }

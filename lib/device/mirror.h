@@ -24,7 +24,8 @@ vla_status vla_mirror_run(vla_mirror *mirror, int64_t runs, bool graph, double *
 /* Outputs and state of the last run to the host tensors, with guard_bytes after o as well (the device's are 0xff unless
  * written). */
 vla_status vla_mirror_fetch(vla_mirror *mirror, int64_t guard_bytes, vla_error *error);
-/* *intact: the inputs that the last run read are as they were copied. */
+/* *intact: the inputs that the last run read are as they were copied; of tensors above 128 MiB eight pieces of 16 MiB,
+ * the first and the last among them. */
 vla_status vla_mirror_inputs_intact(const vla_mirror *mirror, bool *intact, vla_error *error);
 
 /* One run of host tensors by a plan of any backend. */

@@ -266,9 +266,15 @@ static void fill_crossings(page *p, const found *all, int n, bool against_heads)
             points++;
         }
         if (points < 2) continue;
-        snprintf(p->titles[s], sizeof p->titles[s], against_heads ? "d = %.0f" : "B x H = %.0f", all[from].other);
+        const vla_record *r = all[from].row;
+        snprintf(p->titles[s], sizeof p->titles[s],
+                 against_heads ? "%.12s and %.12s, d = %.0f" : "%.12s and %.12s, B x H = %.0f",
+                 vla_record_text(r, "a", ""), vla_record_text(r, "b", ""), all[from].other);
         p->series[s] = (vla_series){p->titles[s], VLA_QUARTILES, points, x, y, low, high};
-        if (p->series_count++ == 0) snprintf(p->caption, sizeof p->caption, "%s", all[from].kind);
+        if (p->series_count++ == 0)
+            snprintf(p->caption, sizeof p->caption, "%.16s %.16s, %.16s, %.100s", vla_record_text(r, "backend", ""),
+                     vla_record_text(r, "dtype", ""), vla_record_text(r, "mode", ""),
+                     vla_record_text(r, strcmp(vla_record_text(r, "backend", ""), "cuda") ? "cpu" : "gpu", ""));
     }
 }
 

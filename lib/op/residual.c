@@ -59,12 +59,31 @@ bool vla_residual_pass(const vla_residual *r, double limit)
     return r->nonfinite == 0 && r->residual <= limit;
 }
 
+/* Are all exponents other than all ones? By whole words first, as large outputs are nearly always finite. */
+static bool all_finite(const void *data, vla_dtype dtype, int64_t count)
+{
+    bool finite = true;
+    if (dtype == VLA_BF16 || dtype == VLA_F16) {
+        const uint16_t exponent = dtype == VLA_BF16 ? 0x7f80 : 0x7c00, *x = data;
+        for (int64_t at = 0; finite && at < count; at += 4096) {
+            const int64_t end = at + 4096 < count ? at + 4096 : count;
+            unsigned bad = 0;
+            for (int64_t i = at; i < end; i++) bad |= (x[i] & exponent) == exponent;
+            finite = !bad;
+        }
+        return finite;
+    }
+    for (int64_t i = 0; finite && i < count; i++) element(data, dtype, i, &finite);
+    return finite;
+}
+
 bool vla_first_nonfinite(const void *data, vla_dtype dtype, int64_t heads, int64_t T, int64_t width, int64_t *head,
                          int64_t *token)
 {
     /* Earliest token first, so that the message names where trouble starts in every head. */
     bool found = false;
     int64_t best_token = T;
+    if (all_finite(data, dtype, heads * T * width)) return false;
     for (int64_t h = 0; h < heads; h++)
         for (int64_t t = 0; t < best_token; t++)
             for (int64_t c = 0; c < width; c++) {
