@@ -32,7 +32,7 @@ run_case() { # CASE SECONDS PROGRAM OPTIONS..
   if "$build/$1" "${@:2}" --filter "$case" --time-limit "$seconds" --resume -o "$out/open.$name.jsonl" >"$out/log.$name" 2>&1 ||
     [ $? = 1 ]; then
     rows_of "$out/open.$name.jsonl" | grep -F "\"case\":\"$case\"" >"$out/open.$name" || true
-    mv "$out/open.$name" "$out/part.$name.jsonl"
+    [ ! -s "$out/open.$name" ] || mv "$out/open.$name" "$out/part.$name.jsonl"
   fi
   rm -f "$out/open.$name.jsonl" "$out/open.$name"
 }
