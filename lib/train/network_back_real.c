@@ -57,7 +57,7 @@ static void run_weights(const net *n, weights *w)
     vla_pool_run(n->pool, w->pieces, weight_piece, w);
 }
 
-/* dL/d(final norm's output) of the scored rows, then dL/dx of the last block's output. */
+/* dL/d(final norm's output) of the scored rows, then dL/dx of the last block's output, dx [N, D]. */
 static void head_back(void *context, int64_t piece, int worker)
 {
     (void)worker;
@@ -68,14 +68,14 @@ static void head_back(void *context, int64_t piece, int worker)
     gemm(CblasNoTrans, CblasNoTrans, rows, D, V, 1, n->logits + from * V, V, n->value + n->outside[TOKENS], D, 0, dhf,
          D);
     for (int64_t i = from; i < from + rows; i++)
-        norm_row_back(n->dx + n->scored[i] * D, n->dh + i * D, n->x_end + n->scored[i] * D,
-                      n->value + n->outside[END_GAIN], D, false, n->mean_f[i], n->scale_f[i], dgain, dgain + D);
+        norm_row_back(n->dx + i * D, n->dh + i * D, n->x_end + i * D, n->value + n->outside[END_GAIN], D, false,
+                      n->mean_f[i], n->scale_f[i], dgain, dgain + D);
 }
 
 static void back_through_head(net *n)
 {
     const int64_t D = n->D, V = n->c.vocab, pieces = pieces_of(n->N, ROWS);
-    memset(n->dx, 0, (size_t)(n->M * D) * sizeof *n->dx);
+    memset(n->dx, 0, (size_t)(n->N * D) * sizeof *n->dx);
     vla_pool_run(n->pool, pieces, head_back, n);
     real *dgain = n->grad + n->outside[END_GAIN], *dbias = n->grad + n->outside[END_BIAS];
     for (int64_t i = 0; i < D; i++) {
@@ -90,15 +90,36 @@ static void back_through_head(net *n)
     run_weights(n, &w);
 }
 
+/* From dh, the gradient of what W_o took, to dout, that of attention's output. */
+static void back_through_mix(const net *n, const block *b, int64_t piece, const real *dh)
+{
+    const bool rms = n->c.out_norm == VLA_NORM_RMS;
+    const int64_t from = piece * ROWS, rows = piece_rows(late_rows(n), piece), D = n->D;
+    const int64_t width = rms ? n->head : D, each = D / width;
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t token = token_of(n, from + r), at = (from + r) * each;
+        real *to = n->dout + token * D;
+        if (n->c.out_norm == VLA_NORM_NONE) {
+            memcpy(to, dh + r * D, (size_t)D * sizeof *to);
+            continue;
+        }
+        memset(to, 0, (size_t)D * sizeof *to);
+        for (int64_t h = 0; h < each; h++)
+            norm_row_back(to + h * width, dh + r * D + h * width, b->o + token * D + h * width, param(n, b, NO_GAIN),
+                          width, rms, b->mean_o[at + h], b->scale_o[at + h], partial_of(n, b, piece, NO_GAIN),
+                          partial_of(n, b, piece, NO_BIAS));
+    }
+}
+
 /* dx (gradient of the block's output) to dx2 (of x2), dm (before GELU) and dout (of attention). */
 static void finish_back(void *context, int64_t piece, int worker)
 {
     (void)worker;
     const net *n = context;
     const block *b = &n->blocks[n->now];
-    const int64_t from = piece * ROWS, rows = piece_rows(n->M, piece), D = n->D, F = n->F;
-    real *dx = n->dx + from * D, *dx2 = n->dx2 + from * D, *dm = n->dm + from * F, *dh = n->dh + from * D;
-    real *dout = n->dout + from * D;
+    const int64_t from = piece * ROWS, rows = piece_rows(late_rows(n), piece), D = n->D, F = n->F;
+    real *dx = n->dx + from * D, *dm = n->dm + from * F, *dh = n->dh + from * D;
+    real *dx2 = (is_last(n) ? n->dx2_scored : n->dx2) + from * D;
     memset(n->partial + piece * b->vector_count, 0, (size_t)b->vector_count * sizeof(real));
     gemm(CblasNoTrans, CblasTrans, rows, F, D, 1, dx, D, param(n, b, W_2), D, 0, dm, F);
     gelu_back(dm, b->m1 + from * F, rows * F);
@@ -111,15 +132,10 @@ static void finish_back(void *context, int64_t piece, int worker)
     add_rows(partial_of(n, b, piece, B_2), dx, rows, D, D);
     add_rows(partial_of(n, b, piece, B_1), dm, rows, F, F);
     add_rows(partial_of(n, b, piece, B_O), dx2, rows, D, D);
-    gemm(CblasNoTrans, CblasTrans, rows, D, D, 1, dx2, D, param(n, b, W_O), D, 0, b->normed ? dh : dout, D);
-    if (!b->normed) return;
-    const bool rms = n->c.out_norm == VLA_NORM_RMS;
-    const int64_t width = rms ? n->head : D, each = D / width;
-    memset(dout, 0, (size_t)(rows * D) * sizeof *dout);
-    for (int64_t i = 0; i < rows * each; i++)
-        norm_row_back(dout + i * width, dh + i * width, b->o + (from * each + i) * width, param(n, b, NO_GAIN), width,
-                      rms, b->mean_o[from * each + i], b->scale_o[from * each + i], partial_of(n, b, piece, NO_GAIN),
-                      partial_of(n, b, piece, NO_BIAS));
+    gemm(CblasNoTrans, CblasTrans, rows, D, D, 1, dx2, D, param(n, b, W_O), D, 0, dh, D);
+    back_through_mix(n, b, piece, dh);
+    for (int64_t i = 0; is_last(n) && i < rows; i++)
+        memcpy(n->dx2 + token_of(n, from + i) * D, dx2 + i * D, (size_t)D * sizeof *dx2);
 }
 
 /* The penalty's part of dk: k feeds u. */
@@ -191,15 +207,21 @@ static void back_through_block(net *n, int64_t l)
     n->now = l;
     const block *b = &n->blocks[l];
     const int64_t M = n->M, D = n->D, F = n->F, J = n->J, pieces = pieces_of(M, ROWS);
+    const int64_t late = late_rows(n), cleared = pieces_of(late, ROWS);
     n->summed = n->c.conv && n->batch.B > pieces ? n->batch.B : pieces;
-    if (n->summed > pieces) /* pieces of the convolution that no row-wise piece clears */
-        memset(n->partial + pieces * b->vector_count, 0,
-               (size_t)((n->summed - pieces) * b->vector_count) * sizeof(real));
-    vla_pool_run(n->pool, pieces, finish_back, n);
+    if (n->summed > cleared) /* pieces that finish_back does not clear */
+        memset(n->partial + cleared * b->vector_count, 0,
+               (size_t)((n->summed - cleared) * b->vector_count) * sizeof(real));
+    if (is_last(n)) { /* tokens that are not scored */
+        memset(n->dx2, 0, (size_t)(M * D) * sizeof *n->dx2);
+        memset(n->dout, 0, (size_t)(M * D) * sizeof *n->dout);
+    }
+    vla_pool_run(n->pool, cleared, finish_back, n);
     weights w = {.count = 0};
-    add_weight(&w, b->m2, F, F, n->dx, D, D, M, gradient(n, b, W_2), 0);
-    add_weight(&w, b->h2, D, D, n->dm, F, F, M, gradient(n, b, W_1), 0);
-    add_weight(&w, b->normed ? b->normed : b->o, D, D, n->dx2, D, D, M, gradient(n, b, W_O), 0);
+    add_weight(&w, b->m2, F, F, n->dx, D, D, late, gradient(n, b, W_2), 0);
+    add_weight(&w, b->h2, D, D, n->dm, F, F, late, gradient(n, b, W_1), 0);
+    add_weight(&w, b->mixed ? b->mixed : b->o, D, D, is_last(n) ? n->dx2_scored : n->dx2, D, D, late,
+               gradient(n, b, W_O), 0);
     run_weights(n, &w);
     KERNEL(net_attend_back)(n);
     if (b->at[W_U] >= 0) vla_pool_run(n->pool, pieces, penalty_back, n);

@@ -119,30 +119,38 @@ static void attend(void *context, int64_t item, int worker)
     n->attention->forward(&n->shape, &rows, n->scratch + worker * n->scratch_size);
 }
 
-static void normalise_output(const net *n, const block *b, int64_t from, int64_t rows)
+/* What W_o takes of the rows: o, normalised where the network does so. */
+static void mix(const net *n, const block *b, int64_t from, int64_t rows)
 {
-    if (n->c.out_norm == VLA_NORM_NONE) return;
     const bool rms = n->c.out_norm == VLA_NORM_RMS;
     const int64_t width = rms ? n->head : n->D, each = n->D / width;
-    for (int64_t r = from * each; r < (from + rows) * each; r++)
-        norm_row(b->normed + r * width, b->o + r * width, param(n, b, NO_GAIN), param(n, b, NO_BIAS), width, rms,
-                 &b->mean_o[r], &b->scale_o[r]);
+    for (int64_t r = from; b->mixed && r < from + rows; r++) {
+        const real *o = b->o + token_of(n, r) * n->D;
+        real *to = b->mixed + r * n->D;
+        if (n->c.out_norm == VLA_NORM_NONE) {
+            memcpy(to, o, (size_t)n->D * sizeof *to);
+            continue;
+        }
+        for (int64_t h = 0; h < each; h++)
+            norm_row(to + h * width, o + h * width, param(n, b, NO_GAIN), param(n, b, NO_BIAS), width, rms,
+                     &b->mean_o[r * each + h], &b->scale_o[r * each + h]);
+    }
 }
 
-/* Everything of a block after attention; x_next [M, D] is the next block's input. */
+/* Everything of a block after attention; x_next is the next block's input. */
 static void finish(void *context, int64_t piece, int worker)
 {
     (void)worker;
     const net *n = context;
     const block *b = &n->blocks[n->now];
-    const int64_t from = piece * ROWS, rows = piece_rows(n->M, piece), D = n->D, F = n->F;
+    const int64_t from = piece * ROWS, rows = piece_rows(late_rows(n), piece), D = n->D, F = n->F;
     real *x2 = b->x2 + from * D, *m1 = b->m1 + from * F, *m2 = b->m2 + from * F;
-    real *x_next = (n->now + 1 < n->c.blocks ? n->blocks[n->now + 1].x : n->x_end) + from * D;
-    normalise_output(n, b, from, rows);
+    real *x_next = (is_last(n) ? n->x_end : n->blocks[n->now + 1].x) + from * D;
+    mix(n, b, from, rows);
     fill_rows(x2, param(n, b, B_O), rows, D);
-    gemm(CblasNoTrans, CblasNoTrans, rows, D, D, 1, (b->normed ? b->normed : b->o) + from * D, D, param(n, b, W_O), D,
-         1, x2, D);
-    add_to(x2, b->x + from * D, rows * D);
+    gemm(CblasNoTrans, CblasNoTrans, rows, D, D, 1, (b->mixed ? b->mixed : b->o) + from * D, D, param(n, b, W_O), D, 1,
+         x2, D);
+    for (int64_t r = 0; r < rows; r++) add_to(x2 + r * D, b->x + token_of(n, from + r) * D, D);
     for (int64_t r = from; r < from + rows; r++)
         norm_row(b->h2 + r * D, b->x2 + r * D, param(n, b, N2_GAIN), param(n, b, N2_BIAS), D, false, &b->mean2[r],
                  &b->scale2[r]);
@@ -162,7 +170,7 @@ static void score(void *context, int64_t piece, int worker)
     const int64_t from = piece * ROWS, rows = piece_rows(n->N, piece), D = n->D, V = n->c.vocab;
     const real *gain = n->value + n->outside[END_GAIN], *bias = n->value + n->outside[END_BIAS];
     for (int64_t i = from; i < from + rows; i++)
-        norm_row(n->hf + i * D, n->x_end + n->scored[i] * D, gain, bias, D, false, &n->mean_f[i], &n->scale_f[i]);
+        norm_row(n->hf + i * D, n->x_end + i * D, gain, bias, D, false, &n->mean_f[i], &n->scale_f[i]);
     gemm(CblasNoTrans, CblasTrans, rows, V, D, 1, n->hf + from * D, D, n->value + n->outside[TOKENS], D, 0,
          n->logits + from * V, V);
     double loss = 0;
@@ -186,7 +194,7 @@ static void run_block(net *n, int64_t l)
     if (n->c.conv) vla_pool_run(n->pool, n->batch.B, convolve, n);
     if (n->c.conv && n->blocks[l].at[W_U] >= 0) vla_pool_run(n->pool, pieces, penalise, n);
     vla_pool_run(n->pool, n->batch.B * n->c.heads, attend, n);
-    vla_pool_run(n->pool, pieces, finish, n);
+    vla_pool_run(n->pool, pieces_of(late_rows(n), ROWS), finish, n);
 }
 
 static void forward(void *context, const vla_batch *batch, vla_loss *loss, int32_t *predictions)
@@ -280,13 +288,14 @@ static vla_status take_all(const request *requests, int64_t count, vla_error *er
 static vla_status create_block(net *n, block *b, vla_error *error)
 {
     const int64_t M = n->most, D = n->D, per_norm = n->c.out_norm == VLA_NORM_NONE ? 0 : 1;
+    const bool mixed = per_norm || b == &n->blocks[n->c.blocks - 1];
     const request requests[] = {{&b->x, M * D},
                                 {&b->h1, M * D},
                                 {&b->joined, M * n->J},
                                 {&b->pre, n->c.conv ? M * n->J : 0},
                                 {&b->u, b->at[W_U] >= 0 ? M * D : 0},
                                 {&b->o, M * D},
-                                {&b->normed, per_norm * M * D},
+                                {&b->mixed, mixed ? M * D : 0},
                                 {&b->mean_o, per_norm * M * n->c.heads},
                                 {&b->scale_o, per_norm * M * n->c.heads},
                                 {&b->x2, M * D},
@@ -322,6 +331,7 @@ static vla_status take_network(net *n, vla_error *error)
                                 {&n->logits, M * n->c.vocab},
                                 {&n->dx, M * D},
                                 {&n->dx2, M * D},
+                                {&n->dx2_scored, M * D},
                                 {&n->dout, M * D},
                                 {&n->djoined, M * n->J},
                                 {&n->dpre, n->c.conv ? M * n->J : 0},
@@ -359,13 +369,13 @@ static void destroy(void *context)
     net *n = context;
     for (int64_t l = 0; n->blocks && l < n->c.blocks; l++) {
         block *b = &n->blocks[l];
-        real *all[] = {b->x,  b->h1, b->pre,   b->joined, b->u,     b->o,      b->normed, b->x2,     b->h2,
+        real *all[] = {b->x,  b->h1, b->pre,   b->joined, b->u,     b->o,      b->mixed,  b->x2,     b->h2,
                        b->m1, b->m2, b->mean1, b->scale1, b->mean2, b->scale2, b->mean_o, b->scale_o};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) vla_free(all[i]);
     }
     real *all[] = {n->value, n->grad,   n->first, n->second,  n->x_end,        n->mean_f,  n->scale_f,
                    n->hf,    n->logits, n->dx,    n->dx2,     n->dout,         n->djoined, n->dpre,
-                   n->du,    n->dm,     n->dh,    n->partial, n->head_partial, n->scratch};
+                   n->du,    n->dm,     n->dh,    n->partial, n->head_partial, n->scratch, n->dx2_scored};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) vla_free(all[i]);
     vla_free(n->loss_partial);
     vla_free(n->correct_partial);

@@ -15,8 +15,11 @@ typedef struct block {
     int64_t at[PLACES];            /* offset of each tensor, -1 where there is none */
     int64_t vectors, vector_count; /* biases, gains and convolution taps: one contiguous range of parameters */
     /* activations [M, ..] kept for the backward pass */
-    real *x, *h1, *pre, *joined, *u, *o, *normed, *x2, *h2, *m1, *m2;
-    real *mean1, *scale1, *mean2, *scale2, *mean_o, *scale_o; /* [M], the last two [M heads] for rms */
+    real *x, *h1, *pre, *joined, *u, *o;
+    real *mean1, *scale1;
+    /* after attention: of every token, in the last block of the scored ones alone, as nothing reads the others */
+    real *mixed, *x2, *h2, *m1, *m2;         /* mixed: what W_o takes; NULL: o itself */
+    real *mean2, *scale2, *mean_o, *scale_o; /* the last two one a head for rms */
 } block;
 
 typedef struct net {
@@ -27,7 +30,8 @@ typedef struct net {
         summed; /* most: tokens; pieces: of ROWS, or sequences where those are more */
     real *value, *grad, *first, *second;
     block *blocks;
-    real *x_end, *mean_f, *scale_f, *hf, *logits;          /* [M, D], [N], [N], [N, D], [N, vocab] */
+    real *x_end, *mean_f, *scale_f, *hf, *logits;          /* [N, D], [N], [N], [N, D], [N, vocab] */
+    real *dx2_scored;                                      /* [N, D]: dx2 of the last block's scored tokens */
     real *dx, *dx2, *dout, *djoined, *dpre, *du, *dm, *dh; /* [M, ..] gradients, reused by every block */
     real *partial;      /* [pieces, vectors of a block]: sums before their order is fixed */
     real *head_partial; /* [pieces of N, 2 D] */
@@ -49,6 +53,20 @@ typedef struct net {
     bool *moving;         /* parts of the parameters whose moments may not be 0 */
     bool shared;          /* the caller may have written moments since the last update */
 } net;
+
+/* Rows of a block after its attention, and the token that a row belongs to. */
+INLINE bool is_last(const net *n)
+{
+    return n->now + 1 == n->c.blocks;
+}
+INLINE int64_t late_rows(const net *n)
+{
+    return is_last(n) ? n->N : n->M;
+}
+INLINE int64_t token_of(const net *n, int64_t row)
+{
+    return is_last(n) ? n->scored[row] : row;
+}
 
 INLINE real *param(const net *n, const block *b, enum place p)
 {
