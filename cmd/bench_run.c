@@ -7,11 +7,13 @@
 #include "lib/measure/peak.h"
 #include "lib/measure/setting.h"
 #include "lib/op/registry.h"
+#include "lib/report/sink.h"
 #include "lib/train/bench_backward.h"
 #include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define USUAL_TIME_LIMIT 25.0
 /* Share of the time limit kept for measuring between the sizes of the sweep. */
@@ -30,6 +32,7 @@ typedef struct session {
     int pair_count;
     vla_records rows, extra; /* samples; crossovers, peaks and ratios */
     vla_records expected;    /* --expect */
+    vla_records said;        /* crossovers, peaks and ratios of earlier runs */
     vla_sweep *sweep;
     double time_limit;
 } session;
@@ -99,6 +102,24 @@ static int64_t seed_of(const bench_options *o)
     return o->common.seeds.count ? o->common.seeds.values[0] : o->common.seed;
 }
 
+/* CSV keeps what is concluded beside the rows, a file a kind. */
+static vla_status read_said(session *s, vla_error *error)
+{
+    static const char *const kinds[] = {"crossover", "peak", "ratio"};
+    const vla_strings *outputs = &s->o->common.outputs;
+    vla_status status = VLA_OK;
+    for (int64_t i = 0; s->o->common.resume && i < outputs->count; i++)
+        for (size_t k = 0; !status && k < sizeof kinds / sizeof *kinds; k++) {
+            const char *end = strrchr(outputs->values[i], '.');
+            if (!end || strcmp(end, ".csv")) continue;
+            char *path = vla_csv_kind_path(outputs->values[i], kinds[k]);
+            if (!path) return vla_fail(error, VLA_ERR_MEMORY, "--resume: out of memory");
+            if (access(path, R_OK) == 0) status = vla_records_read(&s->said, path, error);
+            free(path);
+        }
+    return status;
+}
+
 /* Rows of earlier runs, once each. */
 static vla_status read_earlier(session *s, vla_error *error)
 {
@@ -106,7 +127,7 @@ static vla_status read_earlier(session *s, vla_error *error)
     vla_status status = vla_common_earlier(&s->o->common, &read, error);
     if (!status) status = vla_merge(&s->rows, &read, error);
     vla_records_clear(&read);
-    return status;
+    return status ? status : read_said(s, error);
 }
 
 /* Kept in float64; every case rounds its prefix to its own dtype. */
@@ -209,11 +230,11 @@ static vla_status open_sweep(session *s, vla_error *error)
 }
 
 /* Records that say again what an earlier run's file already says are not written twice. */
-static bool said_before(const session *s, const vla_record *r)
+static bool among(const vla_records *rows, const vla_record *r)
 {
     static const char *const fields[] = {"key", "lo", "hi", "state", "x_min", "x_max"};
-    for (int64_t i = 0; i < s->rows.count; i++) {
-        const vla_record *old = s->rows.rows[i];
+    for (int64_t i = 0; i < rows->count; i++) {
+        const vla_record *old = rows->rows[i];
         if (strcmp(vla_record_text(old, "kind", ""), vla_record_text(r, "kind", ""))) continue;
         bool same = true;
         for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)
@@ -228,7 +249,8 @@ static vla_status write_extra(session *s, vla_error *error)
 {
     vla_status status = VLA_OK;
     for (int64_t i = 0; !status && i < s->extra.count; i++)
-        if (!said_before(s, s->extra.rows[i])) status = write_record(s, s->extra.rows[i], error);
+        if (!among(&s->rows, s->extra.rows[i]) && !among(&s->said, s->extra.rows[i]))
+            status = write_record(s, s->extra.rows[i], error);
     return status;
 }
 
@@ -465,5 +487,6 @@ int bench_run(bench_options *o)
     vla_records_clear(&s.rows);
     vla_records_clear(&s.extra);
     vla_records_clear(&s.expected);
+    vla_records_clear(&s.said);
     return code;
 }

@@ -31,6 +31,8 @@ cp "$out/a.jsonl" "$out/before.jsonl"
 "$bench" $small -o "$out/a.jsonl" --resume -q >/dev/null 2>"$out/log"
 grep -q '^run 0, passed 0, skipped 0, failed 0$' "$out/log" || fail "resume measured again: $(cat "$out/log")"
 cmp "$out/before.jsonl" "$out/a.jsonl" || fail "resume changed the file"
+cp "$out/a.crossover.csv" "$out/before.crossover.csv"
+"$bench" $small -o "$out/a.csv" --resume -q >/dev/null 2>&1 && cmp "$out/before.crossover.csv" "$out/a.crossover.csv" || fail "resume says a crossover twice"
 "$bench" $small -o "$out/a.csv" --resume --dry-run 2>/dev/null | grep -q . && fail "dry run lists measured cases"
 # only what is missing is measured
 "$bench" $small --op vla,rls --crossover none -o "$out/a.jsonl" --resume -q 2>"$out/log" >/dev/null
