@@ -32,12 +32,20 @@ static const cell cells[] = {
     {"C12", "mqar", "decay", 12, 37, NONE, 0.097},
     {"C12", "mqar", "decay", 16, 49, NONE, 0.038},
     {"C12", "mqar", "decay", 24, 73, 0.010, 0.010},
+    {"C12", "mqar", "delta", 4, 13, NONE, NONE},
+    {"C12", "mqar", "delta", 8, 25, NONE, NONE},
+    {"C12", "mqar", "delta", 12, 37, NONE, NONE},
+    {"C12", "mqar", "delta", 16, 49, NONE, NONE},
     {"C12", "mqar", "delta", 24, 73, 0.010, NONE}, /* named DeltaNet in the text; its code has decay */
     {"C12", "mqar", "vla", 4, 13, NONE, 1},
     {"C12", "mqar", "vla", 8, 25, NONE, 1},
     {"C12", "mqar", "vla", 12, 37, NONE, 1},
     {"C12", "mqar", "vla", 16, 49, NONE, 1},
     {"C12", "mqar", "vla", 24, 73, 1, 1},
+    {"C12", "mqar", "rls", 4, 13, NONE, NONE},
+    {"C12", "mqar", "rls", 8, 25, NONE, NONE},
+    {"C12", "mqar", "rls", 12, 37, NONE, NONE},
+    {"C12", "mqar", "rls", 16, 49, NONE, NONE},
     {"C12", "mqar", "rls", 24, 73, NONE, NONE},
     {"C13", "mqar", "decay", 8, 49, 0.01, 0.018},
     {"C13", "mqar", "decay", 8, 64, 0.01, 0.019},
@@ -61,6 +69,8 @@ static const cell cells[] = {
     {"C15", "copy", "linear", 0, 63, 1, 1},
     {"C15", "copy", "decay", 0, 63, 1, 1},
     {"C15", "copy", "vla", 0, 63, 1, 1},
+    {"C15", "copy", "delta", 0, 63, NONE, NONE},
+    {"C15", "copy", "rls", 0, 63, NONE, NONE},
 };
 
 enum { CELLS = sizeof cells / sizeof *cells, MOST_SEEDS = 64 };
