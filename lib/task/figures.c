@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SERIES = 24, POINTS = 256, NAME = 96 };
+enum { SERIES = 24, POINTS = 256, NAME = 96, HEAD = 32 /* width of the trained heads */ };
 
 /* One figure being gathered. Series are told apart by title. */
 typedef struct plot {
@@ -38,13 +38,13 @@ static bool text_is(const vla_record *row, const char *name, const char *value)
     return strcmp(vla_record_text(row, name, ""), value) == 0;
 }
 
-static void start(plot *p, const char *name, const char *title, const char *x, const char *y, bool log_x, bool log_y)
+static void start(plot *p, const char *name, const char *title, const char *x, const char *y, bool log2_x, bool log_y)
 {
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "%s", name);
     snprintf(p->title, sizeof p->title, "%s", title);
     p->figure =
-        (vla_figure){.name = p->name, .title = p->title, .x_label = x, .y_label = y, .log_x = log_x, .log_y = log_y};
+        (vla_figure){.name = p->name, .title = p->title, .x_label = x, .y_label = y, .log2_x = log2_x, .log_y = log_y};
 }
 
 static void put(plot *p, const char *title, vla_mark mark, double x, double y, double low, double high)
@@ -85,6 +85,7 @@ static vla_status finish(shelf *s, vla_error *error)
 static const char *memory_name(const vla_record *row, char *name)
 {
     const char *setting = vla_record_text(row, "setting", NULL);
+    if (setting && strncmp(setting, "best of s", 9) == 0) setting = "best s"; /* which ones, the records say */
     snprintf(name, NAME, "%s%s%.60s", vla_record_text(row, "op", "?"), setting ? ", " : "", setting ? setting : "");
     return name;
 }
@@ -117,12 +118,14 @@ static vla_status accuracy_by_age(shelf *s, const char *keys, double d, vla_erro
     char name[NAME], title[NAME], who[NAME], field[16];
     snprintf(name, sizeof name, "recall_age_%s_d%.0f", keys, d);
     snprintf(title, sizeof title, "Recall by age at n = 2d, %s keys, d = %.0f", keys, d);
-    start(s->p, name, title, "quarter of the writing order (1 oldest)", "accuracy", false, false);
+    static const char *const quarters[] = {"oldest", "second", "third", "newest"};
+    start(s->p, name, title, "quarter of the writing order", "accuracy", false, false);
+    s->p->figure.x_names = quarters, s->p->figure.x_name_count = 4;
     for (int64_t i = 0; i < s->records->count; i++) {
         const vla_record *row = s->records->rows[i];
         for (int q = 1; same_world(row, "recall", keys, d) && number(row, "n") == 2 * d && q <= 4; q++) {
             snprintf(field, sizeof field, "age_q%d", q);
-            put(s->p, memory_name(row, who), VLA_LINESPOINTS, q, number(row, field), 0, 0);
+            put(s->p, memory_name(row, who), VLA_LINESPOINTS, q - 1, number(row, field), 0, 0);
         }
     }
     return finish(s, error);
@@ -155,7 +158,10 @@ static vla_status capacity_by_width(shelf *s, const char *keys, vla_error *error
         if (!same_world(row, "capacity", keys, (double)NAN)) continue;
         put(s->p, memory_name(row, who), VLA_QUARTILES, number(row, "d"), number(row, "n95"), number(row, "n95_lo"),
             number(row, "n95_hi"));
-        put(s->p, "n = d", VLA_DASHED, number(row, "d"), number(row, "d"), 0, 0);
+    }
+    for (int64_t i = 0; i < s->records->count; i++) {
+        const double d = number(s->records->rows[i], "d");
+        if (same_world(s->records->rows[i], "capacity", keys, (double)NAN)) put(s->p, "n = d", VLA_DASHED, d, d, 0, 0);
     }
     return finish(s, error);
 }
@@ -213,7 +219,9 @@ static vla_status trained_accuracy(shelf *s, const char *field, vla_error *error
     char name[NAME], who[NAME];
     snprintf(name, sizeof name, "trained_%s", field);
     start(s->p, name, "Trained recall (bars: all seeds)", field[0] == 'n' ? "pairs n" : "sequence length T", "accuracy",
-          true, false);
+          field[0] == 'T', false);
+    const vla_vertical line = {HEAD, HEAD, "n = d"};
+    double most = 0;
     for (int64_t i = 0; i < s->records->count; i++) {
         const vla_record *row = s->records->rows[i];
         if (!is_scored(row) || text_is(row, "task", "copy") || is_lengthened(row) != (field[0] == 'T')) continue;
@@ -231,9 +239,11 @@ static vla_status trained_accuracy(shelf *s, const char *field, vla_error *error
         if (!first) continue;
         vla_sort(values, seeds);
         snprintf(who, sizeof who, "%s, %s", vla_record_text(row, "op", "?"), vla_record_text(row, "protocol", "?"));
+        most = fmax(most, number(row, field));
         put(s->p, who, VLA_QUARTILES, number(row, field), vla_quantile(values, seeds, 0.5), values[0],
             values[seeds - 1]);
     }
+    if (field[0] == 'n' && most > HEAD) s->p->figure.verticals = &line, s->p->figure.vertical_count = 1;
     return finish(s, error);
 }
 

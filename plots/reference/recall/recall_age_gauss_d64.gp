@@ -16,16 +16,17 @@ set bars 0.5
 set boxwidth 0.8 relative
 set style fill solid 0.55 noborder
 set label 99 'Recall by age at n = 2d, gauss keys, d = 64' noenhanced at screen 0.5, screen 0.965 center
-set xlabel 'quarter of the writing order (1 oldest)' noenhanced offset 0,0.5 font ',7.5'
+set xlabel 'quarter of the writing order' noenhanced offset 0,0.5 font ',7.5'
 set ylabel 'accuracy' noenhanced offset 1.2,0 font ',7.5'
-set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 1 noenhanced font ',6.5'
-set tmargin 7.55
-set xrange [0.91:4.09]
+set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width -2 maxcols 2 noenhanced font ',6.5'
+set tmargin 5
+set xrange [0.0:3.09]
+set xtics noenhanced ('oldest' 0, 'second' 1, 'third' 2, 'newest' 3)
 set yrange [0.0:1.0496875]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'recall_age_gauss_d64.png'
-plot prefix.'recall_age_gauss_d64.dat' index 0 using 1:2 with linespoints dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, best of s=1,4,16 sqrt(d)', \
+plot prefix.'recall_age_gauss_d64.dat' index 0 using 1:2 with linespoints dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, best s', \
      prefix.'recall_age_gauss_d64.dat' index 1 using 1:2 with linespoints dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, s=sqrt(d)', \
      prefix.'recall_age_gauss_d64.dat' index 2 using 1:2 with linespoints dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#009E73' title 'linear', \
      prefix.'recall_age_gauss_d64.dat' index 3 using 1:2 with linespoints dashtype (9,3,2,3) linewidth 1.2 pointtype 11 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta', \
@@ -37,7 +38,7 @@ unset output
 if (pdf ne '') {
 set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced
 set output prefix.'recall_age_gauss_d64.pdf'
-plot prefix.'recall_age_gauss_d64.dat' index 0 using 1:2 with linespoints dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, best of s=1,4,16 sqrt(d)', \
+plot prefix.'recall_age_gauss_d64.dat' index 0 using 1:2 with linespoints dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, best s', \
      prefix.'recall_age_gauss_d64.dat' index 1 using 1:2 with linespoints dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, s=sqrt(d)', \
      prefix.'recall_age_gauss_d64.dat' index 2 using 1:2 with linespoints dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#009E73' title 'linear', \
      prefix.'recall_age_gauss_d64.dat' index 3 using 1:2 with linespoints dashtype (9,3,2,3) linewidth 1.2 pointtype 11 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta', \

@@ -18,10 +18,10 @@ set style fill solid 0.55 noborder
 set label 99 'Capacity n95, elu1 keys' noenhanced at screen 0.5, screen 0.965 center
 set xlabel 'width d' noenhanced offset 0,0.5 font ',7.5'
 set ylabel 'n95' noenhanced offset 1.2,0 font ',7.5'
-set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 1 noenhanced font ',6.5'
-set tmargin 8.4
-set logscale x
-set xtics ('10' 10, '20' 20, '50' 50, '100' 100)
+set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width -2 maxcols 2 noenhanced font ',6.5'
+set tmargin 5
+set logscale x 2
+set xtics ('16' 16.0, '32' 32.0, '64' 64.0)
 set logscale y
 set format y '10^{%L}'
 set mytics 10
@@ -30,26 +30,26 @@ set yrange [0.7578582832551991:337.7940251578609]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'recall_capacity_elu1.png'
-plot prefix.'recall_capacity_elu1.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, best of s=1,4,16 sqrt(d)', \
-     prefix.'recall_capacity_elu1.dat' index 1 using 1:2 with lines dashtype (5,4) linewidth 1.0 linecolor rgb '#707070' title 'n = d', \
-     prefix.'recall_capacity_elu1.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, s=sqrt(d)', \
-     prefix.'recall_capacity_elu1.dat' index 3 using 1:2:3:4 with yerrorlines dashtype (9,3,2,3) linewidth 1.2 pointtype 11 pointsize 0.4 linecolor rgb '#009E73' title 'linear', \
-     prefix.'recall_capacity_elu1.dat' index 4 using 1:2:3:4 with yerrorlines dashtype (6,2,2,2,2,2) linewidth 1.2 pointtype 13 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta', \
-     prefix.'recall_capacity_elu1.dat' index 5 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 6 pointsize 0.4 linecolor rgb '#E69F00' title 'decay', \
-     prefix.'recall_capacity_elu1.dat' index 6 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 4 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, unit', \
-     prefix.'recall_capacity_elu1.dat' index 7 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 8 pointsize 0.4 linecolor rgb '#56B4E9' title 'rls'
+plot prefix.'recall_capacity_elu1.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, best s', \
+     prefix.'recall_capacity_elu1.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, s=sqrt(d)', \
+     prefix.'recall_capacity_elu1.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#009E73' title 'linear', \
+     prefix.'recall_capacity_elu1.dat' index 3 using 1:2:3:4 with yerrorlines dashtype (9,3,2,3) linewidth 1.2 pointtype 11 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta', \
+     prefix.'recall_capacity_elu1.dat' index 4 using 1:2:3:4 with yerrorlines dashtype (6,2,2,2,2,2) linewidth 1.2 pointtype 13 pointsize 0.4 linecolor rgb '#E69F00' title 'decay', \
+     prefix.'recall_capacity_elu1.dat' index 5 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 6 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, unit', \
+     prefix.'recall_capacity_elu1.dat' index 6 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 4 pointsize 0.4 linecolor rgb '#56B4E9' title 'rls', \
+     prefix.'recall_capacity_elu1.dat' index 7 using 1:2 with lines dashtype (5,4) linewidth 1.0 linecolor rgb '#707070' title 'n = d'
 unset output
 }
 if (pdf ne '') {
 set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced
 set output prefix.'recall_capacity_elu1.pdf'
-plot prefix.'recall_capacity_elu1.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, best of s=1,4,16 sqrt(d)', \
-     prefix.'recall_capacity_elu1.dat' index 1 using 1:2 with lines dashtype (5,4) linewidth 1.0 linecolor rgb '#707070' title 'n = d', \
-     prefix.'recall_capacity_elu1.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, s=sqrt(d)', \
-     prefix.'recall_capacity_elu1.dat' index 3 using 1:2:3:4 with yerrorlines dashtype (9,3,2,3) linewidth 1.2 pointtype 11 pointsize 0.4 linecolor rgb '#009E73' title 'linear', \
-     prefix.'recall_capacity_elu1.dat' index 4 using 1:2:3:4 with yerrorlines dashtype (6,2,2,2,2,2) linewidth 1.2 pointtype 13 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta', \
-     prefix.'recall_capacity_elu1.dat' index 5 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 6 pointsize 0.4 linecolor rgb '#E69F00' title 'decay', \
-     prefix.'recall_capacity_elu1.dat' index 6 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 4 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, unit', \
-     prefix.'recall_capacity_elu1.dat' index 7 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 8 pointsize 0.4 linecolor rgb '#56B4E9' title 'rls'
+plot prefix.'recall_capacity_elu1.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, best s', \
+     prefix.'recall_capacity_elu1.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, s=sqrt(d)', \
+     prefix.'recall_capacity_elu1.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#009E73' title 'linear', \
+     prefix.'recall_capacity_elu1.dat' index 3 using 1:2:3:4 with yerrorlines dashtype (9,3,2,3) linewidth 1.2 pointtype 11 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta', \
+     prefix.'recall_capacity_elu1.dat' index 4 using 1:2:3:4 with yerrorlines dashtype (6,2,2,2,2,2) linewidth 1.2 pointtype 13 pointsize 0.4 linecolor rgb '#E69F00' title 'decay', \
+     prefix.'recall_capacity_elu1.dat' index 5 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 6 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, unit', \
+     prefix.'recall_capacity_elu1.dat' index 6 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 4 pointsize 0.4 linecolor rgb '#56B4E9' title 'rls', \
+     prefix.'recall_capacity_elu1.dat' index 7 using 1:2 with lines dashtype (5,4) linewidth 1.0 linecolor rgb '#707070' title 'n = d'
 unset output
 }

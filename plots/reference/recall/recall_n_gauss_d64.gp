@@ -18,11 +18,10 @@ set style fill solid 0.55 noborder
 set label 99 'Recall of n pairs, gauss keys, d = 64' noenhanced at screen 0.5, screen 0.965 center
 set xlabel 'pairs n' noenhanced offset 0,0.5 font ',7.5'
 set ylabel 'accuracy' noenhanced offset 1.2,0 font ',7.5'
-set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 1 noenhanced font ',6.5'
-set tmargin 7.55
-set logscale x
-set format x '10^{%L}'
-set mxtics 10
+set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width -2 maxcols 2 noenhanced font ',6.5'
+set tmargin 5
+set logscale x 2
+set xtics ('1' 1.0, '4' 4.0, '16' 16.0, '64' 64.0, '256' 256.0)
 set xrange [0.8467453123625273:302.33412132595976]
 set yrange [0.0:1.0477267185568002]
 set arrow from first 64.0, graph 0 to first 64.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
@@ -30,7 +29,7 @@ set label 1 'n = d' at first 64.0, graph 0.05 right noenhanced front font ',6.5'
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'recall_n_gauss_d64.png'
-plot prefix.'recall_n_gauss_d64.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, best of s=1,4,16 sqrt(d)', \
+plot prefix.'recall_n_gauss_d64.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, best s', \
      prefix.'recall_n_gauss_d64.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, s=sqrt(d)', \
      prefix.'recall_n_gauss_d64.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#009E73' title 'linear', \
      prefix.'recall_n_gauss_d64.dat' index 3 using 1:2:3:4 with yerrorlines dashtype (9,3,2,3) linewidth 1.2 pointtype 11 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta', \
@@ -42,7 +41,7 @@ unset output
 if (pdf ne '') {
 set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced
 set output prefix.'recall_n_gauss_d64.pdf'
-plot prefix.'recall_n_gauss_d64.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, best of s=1,4,16 sqrt(d)', \
+plot prefix.'recall_n_gauss_d64.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, best s', \
      prefix.'recall_n_gauss_d64.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, s=sqrt(d)', \
      prefix.'recall_n_gauss_d64.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#009E73' title 'linear', \
      prefix.'recall_n_gauss_d64.dat' index 3 using 1:2:3:4 with yerrorlines dashtype (9,3,2,3) linewidth 1.2 pointtype 11 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta', \

@@ -20,8 +20,8 @@ set xlabel 'state (bytes, float32)' noenhanced offset 0,0.5 font ',7.5'
 set ylabel 'n95' noenhanced offset 1.2,0 font ',7.5'
 set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width -1 maxcols 4 noenhanced font ',6.5'
 set tmargin 3.3
-set logscale x
-set xtics ('1e+03' 1e+03, '2e+03' 2e+03, '5e+03' 5e+03, '1e+04' 1e+04, '2e+04' 2e+04, '5e+04' 5e+04)
+set logscale x 2
+set xtics ('1k' 1024.0, '2k' 2048.0, '4k' 4096.0, '8k' 8192.0, '16k' 16384.0, '32k' 32768.0)
 set logscale y
 set ytics ('2' 2, '5' 5, '10' 10, '20' 20, '50' 50, '100' 100, '200' 200)
 set xrange [890.4347826086957:37683.2]
