@@ -4,13 +4,13 @@
  * V values, a write directions of a chunk's rows (stril strictly lower, tril with the diagonal):
  *   N = I + stril(K a^T) ; Rv = N^-1 V ; Rk = N^-1 K ; P = tril(Q a^T)
  *   O_loc = f P Rv ; Qeff = f (Q - P Rk) ; D = Rk^T a ; B = Rv^T a ;  f = |qf| / max(n.qf, eps) a row
- * linear: a = K, N = I, V weighted by |kf|, D = 0. delta: a = beta K. vla: a_t = unit(A_t k_t) with (u unit rows)
+ * delta: a = beta K, f = |qf|. (linear, which solves nothing, is linear_prefix.cuh.) vla: a_t = unit(A_t k_t) with (u unit rows)
  *   A = M^-1, M = d lambda0 I + sum of u^T u before the chunk (A and u here are A/d and u sqrt d of the definition;
  *   a does not see the factor) ; Z = U A ; G = I + Z U^T = L L^T ; W = L^-1 Z ; X = K A - tril(K W^T) W ; A -= W^T W,
  * sixteen tokens at a time, so that A stays in registers as the accumulator of its own update.
  *
  * Launches for a stretch of chunks (workspace is bounded, so a long sequence takes several stretches):
- *   prepare  features of u and k as tiles, sums of u^T u a segment and of kf a chunk     (vla; linear: kf only)
+ *   prepare  features of u and k as tiles, sums of u^T u a segment and of kf a chunk   (vla)
  *   prefix   sums -> sums before, in order, so that results do not depend on the launch
  *   penalty  a block a segment: A = M^-1 by blocked sweep, then a for each token   (vla)
  *   map      a block a chunk: D, B, Qeff, O_loc
@@ -21,6 +21,7 @@
  * above 128, refresh and no_normalise (recurrent has them). */
 #ifndef VLA_CUDA_CHUNK_CUH
 #define VLA_CUDA_CHUNK_CUH
+#include "kernels/cuda/async.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/rows8.cuh"
 
@@ -42,8 +43,8 @@ struct arguments {
     bool qk_l2, ratio;
     /* workspace, a chunk (head, chunk): tiles are frags */
     frag *U, *K, *X;         /* [CT][DK/16][32] */
-    frag *D, *Q;             /* -D^T [DK/16][DK/16][32], Qeff [CT][DK/16][32] */
-    uint2 *B, *O;            /* B^T [dvp/8][DK/16][32], O_loc [dvp/8][CT][32] */
+    frag *maps;              /* -D^T [DK/16][DK/16][32], then Qeff [CT][DK/16][32] */
+    frag *columns;           /* [dvp/16]: of sixteen columns B [DK/16][32], then O_loc [CT][32], by columns: see map */
     float *norm;             /* [C]: |kf| */
     float *n;                /* [DK]: sum of kf, then its prefix */
     float4 *M;               /* a segment: tiles on and below the diagonal [tile_below][2][32], then prefix */
@@ -62,9 +63,11 @@ template <int DK> struct sizes {
     static constexpr int KT = DK / 16;
     static constexpr int64_t tiles = (int64_t)CT * KT * 32;            /* frags of U, K, X, Qeff a chunk */
     static constexpr int64_t square = (int64_t)KT * KT * 32;           /* frags of D a chunk */
+    static constexpr int64_t record = square + tiles;                  /* frags of D and Qeff a chunk */
+    static constexpr int64_t strip = (int64_t)(KT + CT) * 32;          /* frags of B and O_loc for sixteen columns */
     static constexpr int64_t matrix = (int64_t)KT * (KT + 1) / 2 * 64; /* float4 of M */
     static constexpr int lanes = DK / 8;                               /* that share a row of 8 elements each */
-    static constexpr int warps = DK / 16;                              /* of prepare and map */
+    static constexpr int warps = DK / 16;                              /* of prepare */
 };
 
 __device__ __forceinline__ void put8(__half *to, const float (&x)[8])
@@ -104,20 +107,6 @@ __host__ __device__ __forceinline__ int result_index(int row, int column)
            column % 2;
 }
 
-/* Programmatic dependent launch: a kernel starts while the one before still runs and waits here for its results. Every
- * kernel of a run waits, so that each is after all before it. */
-__device__ __forceinline__ void grid_wait()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void grid_release(bool now)
-{
-#if __CUDA_ARCH__ >= 900
-    if (now) asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 __device__ __forceinline__ void copy_async(void *to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)

@@ -13,7 +13,7 @@ constexpr int64_t BUDGET =
 struct layout {
     int64_t heads, chunks, stride, segments, bytes;
     int per_segment, warps, dkp, dvp;
-    int64_t U, K, X, D, Q, B, O, norm, n, M, M_carry, n_carry, bad_row, bad, S;
+    int64_t U, K, X, maps, columns, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
 
 /* Warps a segment of penalty: more where there are too few segments to fill the device. */
@@ -45,8 +45,7 @@ template <vla_op OP> layout plan(const vla_problem *p)
     layout l = {};
     l.heads = p->B * p->H, l.chunks = (p->T + C - 1) / C;
     l.dkp = p->dk <= 64 ? 64 : 128, l.dvp = (int)((p->dv + 15) / 16 * 16);
-    const int64_t KT = l.dkp / 16, rows = CT * KT * 512, square = OP == VLA_LINEAR ? 0 : KT * KT * 512,
-                  mapped = OP == VLA_VLA ? rows : 0;
+    const int64_t KT = l.dkp / 16, rows = CT * KT * 512, square = KT * KT * 512, mapped = OP == VLA_VLA ? rows : 0;
     const int64_t sums = OP == VLA_DELTA ? 0 : 1, values = l.dvp / 8 * KT * 256, outputs = l.dvp / 8 * CT * 256;
     const int64_t each = 3 * mapped + square + rows + values + outputs + sums * (C + l.dkp) * 4;
     const int64_t fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
@@ -63,8 +62,8 @@ template <vla_op OP> layout plan(const vla_problem *p)
         return here;
     };
     const int64_t all = l.heads * l.stride;
-    l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * mapped), l.D = take(all * square);
-    l.Q = take(all * rows), l.B = take(all * values), l.O = take(all * outputs);
+    l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * mapped);
+    l.maps = take(all * (square + rows)), l.columns = take(all * (values + outputs));
     l.norm = take(sums * all * C * 4), l.n = take(sums * all * l.dkp * 4);
     const int64_t matrix = OP == VLA_VLA ? KT * (KT + 1) / 2 * 1024 : 0;
     l.M = take(l.heads * l.segments * matrix), l.M_carry = take(l.heads * matrix);
@@ -109,45 +108,10 @@ static __global__ void fresh_state(float *S, float *A, float *n, int dk, int dv,
     for (int i = (int)threadIdx.x; n && i < dk; i += blockDim.x) n[head * dk + i] = 0;
 }
 
-template <typename K> vla_status allow_shared(K *kernel, size_t bytes, vla_error *error)
+template <int DK, int NV> vla_status launch_walk(const arguments &a, cudaStream_t stream, vla_error *error)
 {
-    int device = 0, most = 0;
-    VLA_CUDA(cudaGetDevice(&device));
-    VLA_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    if (bytes > (size_t)most)
-        return vla_fail(error, VLA_ERR_UNSUPPORTED, "chunk needs %zu bytes of shared memory a block, the device has %d",
-                        bytes, most);
-    VLA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    return VLA_OK;
-}
-
-/* A launch that may start before the kernel before it has ended (grid_wait in chunk.cuh). */
-template <typename K>
-vla_status launch(K *kernel, int64_t blocks, int threads, size_t shared, cudaStream_t stream, const arguments &a,
-                  vla_error *error)
-{
-    if (shared > 48 * 1024) {
-        const vla_status status = allow_shared(kernel, shared, error);
-        if (status != VLA_OK) return status;
-    }
-    int device = 0, major = 0;
-    VLA_CUDA(cudaGetDevice(&device));
-    VLA_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    cudaLaunchAttribute dependent = {};
-    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    dependent.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)blocks), config.blockDim = dim3((unsigned)threads);
-    config.dynamicSmemBytes = shared, config.stream = stream;
-    config.attrs = &dependent, config.numAttrs = major >= 9 ? 1 : 0;
-    VLA_CUDA(cudaLaunchKernelEx(&config, kernel, a));
-    return VLA_OK;
-}
-
-template <vla_op OP, int DK, int NV> vla_status launch_walk(const arguments &a, cudaStream_t stream, vla_error *error)
-{
-    return launch(walk<OP, DK, NV>, a.heads * (a.dvp / (8 * NV)), walk_shape<DK, NV>::threads,
-                  sizeof(walk_shared<DK, NV>), stream, a, error);
+    return launch(walk<DK, NV>, a.heads * (a.dvp / (8 * NV)), walk_shape<DK, NV>::threads, sizeof(walk_shared<DK, NV>),
+                  stream, a, error);
 }
 
 template <int DK, int WARPS> vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
@@ -177,12 +141,14 @@ vla_status launch_stretch(const arguments &a, int warps, cudaStream_t stream, vl
         if (status == VLA_OK)
             status = warps == 2 ? launch_penalty<64, 2>(a, stream, error) : launch_penalty<64, 1>(a, stream, error);
     if (status == VLA_OK)
-        status = launch(map<OP, DK>, a.heads * a.chunks, THREADS, map_bytes<DK>(a.dvp), stream, a, error);
+        status = launch(map<OP, DK>, a.heads * a.chunks, map_shared<DK>::THREADS, map_bytes<DK>(a.dvp), stream, a,
+                        error);
     if (status != VLA_OK) return status;
-    const int64_t columns = a.heads * (a.dvp / 8), fit = (int64_t)vla_cuda_sm_count() * (DK == 64 ? 2 : 1);
-    if (columns <= fit) return launch_walk<OP, DK, 1>(a, stream, error);
-    if (columns / 2 <= fit || a.dvp % 32 != 0) return launch_walk<OP, DK, 2>(a, stream, error);
-    return launch_walk<OP, DK, 4>(a, stream, error);
+#ifdef VLA_TRIAL
+    const char *pick = getenv("WALK");
+    if (pick && atoi(pick) == 4) return launch_walk<DK, 4>(a, stream, error);
+#endif
+    return launch_walk<DK, 2>(a, stream, error);
 }
 
 template <vla_op OP, int DK> vla_status run_width(arguments a, const layout &l, const vla_call *call, vla_error *error)
@@ -234,9 +200,9 @@ template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_e
     a.S = t->S ? (float *)t->S : (float *)(work + l.S);
     a.T = p->T, a.heads = l.heads, a.stride = l.stride, a.per_segment = l.per_segment;
     a.dk = (int)p->dk, a.dv = (int)p->dv, a.dvp = l.dvp, a.dtype = dtype, a.features = p->features, a.qk_l2 = p->qk_l2;
-    a.ratio = OP == VLA_LINEAR || (OP == VLA_VLA && p->output == VLA_RATIO);
-    a.U = (frag *)(work + l.U), a.K = (frag *)(work + l.K), a.X = (frag *)(work + l.X), a.D = (frag *)(work + l.D);
-    a.Q = (frag *)(work + l.Q), a.B = (uint2 *)(work + l.B), a.O = (uint2 *)(work + l.O);
+    a.ratio = OP == VLA_VLA && p->output == VLA_RATIO;
+    a.U = (frag *)(work + l.U), a.K = (frag *)(work + l.K), a.X = (frag *)(work + l.X);
+    a.maps = (frag *)(work + l.maps), a.columns = (frag *)(work + l.columns);
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);

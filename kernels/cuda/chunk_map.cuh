@@ -1,8 +1,20 @@
-/* map of the chunkwise forms (chunk.cuh): a chunk's D, B, Qeff and O_loc, a block a chunk. */
+/* map of the chunkwise forms (chunk.cuh): a chunk's D, B, Qeff and O_loc, a block a chunk.
+ *
+ * Everything is asked of memory at once; then tiles of N, P and Q K^T are dealt to warps, the four 16 x 16 inverses
+ * beside them; then half of the warps take sixteen columns each of K through substitution to D and Qeff, the other
+ * half of V to B and O_loc. Tiles are added by products with the unit matrix, right operands are loaded in the order
+ * that their register pairs need, queries are scaled only where they must be.
+ *
+ * B and O_loc are stored by columns, as walk's right operands: of a tile of sixteen columns of V by sixteen of dk (or
+ * tokens), a frag's registers in the order 0, 2, 1, 3, so that eight columns are one half. */
 #ifndef VLA_CUDA_CHUNK_MAP_CUH
 #define VLA_CUDA_CHUNK_MAP_CUH
+#include "kernels/cuda/async.cuh"
 #include "kernels/cuda/chunk_prepare.cuh"
 
+#ifndef MAP_BLOCKS
+#define MAP_BLOCKS 4
+#endif
 namespace chunked
 {
 constexpr int LOWER = CT * (CT + 1) / 2;
@@ -12,138 +24,205 @@ __host__ __device__ constexpr int lower(int i, int j)
 }
 
 template <int DK> struct map_shared {
-    static constexpr int PITCH = DK + 8, VPITCH = 128 + 8;
-    frag N[LOWER][32]; /* -N below the diagonal, the inverse on it */
-    frag P[LOWER][32];
-    small_matrix own[CT];
-    float weight[C], query[C], start[C], factor[C]; /* |kf|, |qf|, n.unit q before the chunk, f */
-    float top[sizes<DK>::warps];
+    static constexpr int PITCH = DK + 8, WARPS = DK / 8, THREADS = 32 * WARPS;
+    frag N[LOWER][32];    /* right operands: -N below the diagonal, the inverse on it */
+    frag P[2][LOWER][32]; /* as left and as right operands */
+    float part[CT][C];                              /* sums over a column tile of rows of Q K^T, weighted */
+    float weight[C], query[C], start[C]; /* |kf|, what q was divided by, n.q before the chunk */
+    float factor[C], value_factor[C];    /* f times query, and times the scale of V */
+    uint32_t top[WARPS];
     __half K[C * PITCH], A[C * PITCH], Q[C * PITCH]; /* unit keys, write directions, unit queries */
 };
-/* V follows, [C][dvp + 8] halves */
+/* V follows, [C][map_pitch] halves; of every sixteen columns, place 8 h + 2 t + i holds column 4 t + 2 h + i */
 
+template <int DK> __host__ __device__ inline int map_pitch(int dvp)
+{
+    return (dvp > DK ? dvp : DK) + 8;
+}
 template <int DK> __host__ __device__ inline size_t map_bytes(int dvp)
 {
-    return sizeof(map_shared<DK>) + (size_t)C * (size_t)(dvp + 8) * sizeof(__half);
+    return sizeof(map_shared<DK>) + (size_t)(C * map_pitch<DK>(dvp)) * sizeof(__half);
 }
 
-template <vla_op OP, int DK>
-__device__ __forceinline__ void load_keys(map_shared<DK> &s, const arguments &a, int64_t head, int64_t at,
-                                          int64_t token, int warp, int lane)
+/* Rows dealt to lanes by eights: row of pass i, column of a thread. */
+template <int DK> struct map_rows {
+    static constexpr int THREADS = map_shared<DK>::THREADS, L = sizes<DK>::lanes, AT_ONCE = THREADS / L,
+                         PASSES = C / AT_ONCE;
+    static __device__ __forceinline__ int row(int i)
+    {
+        return (int)threadIdx.x / L + i * AT_ONCE;
+    }
+    static __device__ __forceinline__ int column()
+    {
+        return 8 * ((int)threadIdx.x % L);
+    }
+};
+
+template <int DK>
+__device__ __forceinline__ void fetch_tokens(raw8<1> (&raw)[map_rows<DK>::PASSES], const void *data, const arguments &a,
+                                           int64_t row0, int left)
 {
-    constexpr int KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH, L = sizes<DK>::lanes;
-    if constexpr (OP == VLA_VLA) {
-        for (int tile = warp; tile < CT * KT; tile += sizes<DK>::warps) {
-            const int offset = (tile / KT) * 16 * PITCH + (tile % KT) * 16;
-            store_tile(s.K + offset, PITCH, lane, a.K[at * sizes<DK>::tiles + tile * 32 + lane]);
-            store_tile(s.A + offset, PITCH, lane, a.X[at * sizes<DK>::tiles + tile * 32 + lane]);
-        }
-        if (threadIdx.x < C) s.weight[threadIdx.x] = a.norm[at * C + threadIdx.x];
-    } else if constexpr (OP == VLA_DELTA) {
-        feature_rows<DK>(
-            s.K, a.k, a, head, token, a.features, [&](int r, const float(&unit)[8], const float(&)[8], float) {
-                const bool in = token + r < a.T;
-                float beta = 1, x[8];
-                if (a.b && in)
-                    beta = sigmoid(a.dtype == VLA_BF16 ? to_float(((const __nv_bfloat16 *)a.b)[head * a.T + token + r])
-                                                       : to_float(((const __half *)a.b)[head * a.T + token + r]));
-                if (!(beta >= 0)) {
-                    beta = 0;
-                    atomicMin(&a.bad[head], (unsigned long long)(token + r));
-                }
+    using R = map_rows<DK>;
+    const __half *from = (const __half *)data + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
+    if (a.dk % 8 == 0) {
 #pragma unroll
-                for (int i = 0; i < 8; i++) x[i] = beta * unit[i];
-                put8(s.A + r * PITCH + 8 * ((int)threadIdx.x % L), x);
-            });
+        for (int i = 0; i < R::PASSES; i++) {
+            raw[i].half[0] = make_uint4(0, 0, 0, 0);
+            if (R::row(i) < left && R::column() < a.dk) raw[i].half[0] = *(const uint4 *)(from + i * R::AT_ONCE * a.dk);
+        }
     } else {
-        feature_rows<DK>(s.K, a.k, a, head, token, a.features,
-                         [&](int r, const float(&unit)[8], const float(&)[8], float norm) {
-                             put8(s.A + r * PITCH + 8 * ((int)threadIdx.x % L), unit);
-                             if ((int)threadIdx.x % L == 0) s.weight[r] = norm;
-                         });
+        for (int i = 0; i < R::PASSES; i++)
+            load8(raw[i], from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
     }
 }
 
-/* Unit queries, their norms and their products with n. A NaN stays: it touches its own row only. */
+/* Unit keys and, for delta, the write directions beta K. */
 template <int DK>
-__device__ __forceinline__ void load_queries(map_shared<DK> &s, const arguments &a, int64_t head, int64_t at,
-                                             int64_t token)
+__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+                                         const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
+                                         int64_t token)
 {
-    constexpr int L = sizes<DK>::lanes, ROWS = 32 * sizes<DK>::warps / L;
-    const int sub = (int)threadIdx.x % L;
-    float n[8] = {};
-    if (a.ratio)
+    using R = map_rows<DK>;
 #pragma unroll
-        for (int j = 0; j < 8; j++) n[j] = a.n[at * DK + 8 * sub + j];
-#pragma unroll
-    for (int i = 0; i < C / ROWS; i++) {
-        const int r = (int)threadIdx.x / L + i * ROWS;
+    for (int i = 0; i < R::PASSES; i++) {
+        float x[8], y[8];
+        const int r = R::row(i);
         const bool in = token + r < a.T;
-        float x[8], y[8], dot = 0;
-        load8(x, a.q, a.dtype, head * a.T + token + r, 8 * sub, a.dk, in);
-        float norm = unit8<false>(x, y, 8 * sub, a.dk, a.features, L);
-        if (a.qk_l2 && norm > 0) norm = 1;
+        convert8(x, raw[i], a.dtype);
+        const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
+        float beta = a.b ? sigmoid(logit[i]) : 1.0f;
+        const bool bad = !(norm < INFINITY) || !(beta >= 0); /* zeros instead, and the token noted */
+        if (bad && in && R::column() == 0) atomicMin(&a.bad[head], (unsigned long long)(token + r));
+        if (!in || bad) /* phi(0) is not 0 */
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            x[j] = in ? x[j] : 0.0f;
-            dot = fmaf(n[j], x[j], dot);
-        }
-        dot = group_sum(dot, L);
-        put8(s.Q + r * map_shared<DK>::PITCH + 8 * sub, x);
-        if (sub == 0) s.query[r] = in ? norm : 0.0f, s.start[r] = dot;
+            for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
+        beta = bad ? 0.0f : beta;
+        put8(s.K + r * map_shared<DK>::PITCH + R::column(), x);
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] *= beta;
+        put8(s.A + r * map_shared<DK>::PITCH + R::column(), x);
     }
 }
 
-/* V (linear: weighted by |kf|) as halves of unit scale; returns the scale. */
-template <vla_op OP, int DK>
-__device__ __forceinline__ float load_values(map_shared<DK> &s, __half *V, const arguments &a, int64_t head,
-                                             int64_t token)
-{
-    constexpr int THREADS = 32 * sizes<DK>::warps;
-    const int groups = a.dvp / 8, items = C * groups, warp = (int)threadIdx.x / 32;
-    float top = 0;
-    for (int i = (int)threadIdx.x; i < items; i += THREADS) {
-        const int r = i / groups;
-        float x[8];
-        load8(x, a.v, a.dtype, head * a.T + token + r, 8 * (i % groups), a.dv, token + r < a.T);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const float y = fabsf(OP == VLA_LINEAR ? x[j] * s.weight[r] : x[j]);
-            if (!(y < INFINITY)) atomicMin(&a.bad[head], (unsigned long long)(token + r));
-            top = y > top && y < INFINITY ? y : top;
-        }
-    }
-    top = warp_max(top);
-    if (threadIdx.x % 32 == 0) s.top[warp] = top;
-    __syncthreads();
-    for (int w = 0; w < sizes<DK>::warps; w++) top = fmaxf(top, s.top[w]);
-    const float scale = power_above(top), inverse = 1.0f / scale;
-    for (int i = (int)threadIdx.x; i < items; i += THREADS) {
-        const int r = i / groups;
-        float x[8];
-        load8(x, a.v, a.dtype, head * a.T + token + r, 8 * (i % groups), a.dv, token + r < a.T);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            if (OP == VLA_LINEAR) x[j] *= s.weight[r];
-            x[j] = fabsf(x[j]) < INFINITY ? x[j] * inverse : 0.0f;
-        }
-        put8(V + r * (a.dvp + 8) + 8 * (i % groups), x);
-    }
-    return scale;
-}
-
-/* c = X_i Y_j^T for row tiles i, j of two [C][DK] arrays. */
+/* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
+ * them. A NaN stays: it touches its own row only. */
 template <int DK>
-__device__ __forceinline__ void tile_product(float (&c)[2][4], const __half *x, int i, const __half *y, int j, int lane)
+__device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+                                            const float (&n)[8], const arguments &a, int left)
 {
-    constexpr int PITCH = map_shared<DK>::PITCH;
+    using R = map_rows<DK>;
 #pragma unroll
-    for (int n = 0; n < 8; n++) c[n / 4][n % 4] = 0;
+    for (int i = 0; i < R::PASSES; i++) {
+        const int r = R::row(i);
+        const bool in = r < left;
+        float x[8], y[8], dot = 0, norm = 1;
+        convert8(x, raw[i], a.dtype);
+        features8<false>(y, x, a.features);
+        if (R::column() + 8 > a.dk)
 #pragma unroll
-    for (int k = 0; k < sizes<DK>::KT; k++)
-        mma_t<f16_arithmetic>(c, load_tile(x + i * 16 * PITCH + k * 16, PITCH, lane),
-                              load_tile(y + j * 16 * PITCH + k * 16, PITCH, lane));
+            for (int j = 0; j < 8; j++) y[j] = R::column() + j < a.dk ? y[j] : 0.0f;
+        float most = 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++) most = fmaxf(most, fabsf(y[j]));
+        float sum = 0; /* NaN, which fmaxf drops */
+#pragma unroll
+        for (int j = 0; j < 8; j++) sum += y[j];
+        const bool usual = most < 512.0f && most > 0.015625f && fabsf(sum) < INFINITY;
+        if (a.qk_l2 || !__all_sync(FULL_WARP, usual || !in || R::column() >= a.dk)) {
+            norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
+            const bool wrong = !(fabsf(norm) < INFINITY); /* zeros, and the factor makes its row NaN */
+            if (a.qk_l2 && norm > 0) norm = 1;
+#pragma unroll
+            for (int j = 0; j < 8; j++) y[j] = wrong ? 0.0f : x[j];
+            norm = wrong ? NAN : norm;
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            y[j] = in ? y[j] : 0.0f;
+            dot = fmaf(n[j], y[j], dot);
+        }
+        if (a.ratio) dot = group_sum(dot, R::L);
+        put8(s.Q + r * map_shared<DK>::PITCH + R::column(), y);
+        if (R::column() == 0) s.query[r] = in ? norm : 0.0f, s.start[r] = dot;
+    }
 }
+
+/* Values: eight or sixteen lanes a row. */
+template <int DK> struct map_values {
+    static constexpr int THREADS = map_shared<DK>::THREADS, MOST = C * 16 / THREADS;
+    raw8<1> raw[MOST];
+    int shift; /* of the lanes a row */
+
+    __device__ __forceinline__ int row(int i) const
+    {
+        return (int)(threadIdx.x + i * THREADS) >> shift;
+    }
+    __device__ __forceinline__ int column() const
+    {
+        return 8 * ((int)threadIdx.x & ((1 << shift) - 1));
+    }
+    __device__ __forceinline__ void fetch(const arguments &a, int64_t row0, int left)
+    {
+        shift = a.dvp <= 64 ? 3 : 4;
+        const __half *from = (const __half *)a.v + (row0 + row(0)) * a.dv + column();
+        const int step = (THREADS >> shift) * a.dv;
+        if (a.dv % 8 == 0) {
+#pragma unroll
+            for (int i = 0; i < MOST; i++) {
+                raw[i].half[0] = make_uint4(0, 0, 0, 0);
+                if ((i < MOST / 2 || shift == 4) && row(i) < left && column() < a.dv)
+                    raw[i].half[0] = *(const uint4 *)(from + i * step);
+            }
+        } else {
+            for (int i = 0; i < MOST; i++)
+                if (i < MOST / 2 || shift == 4)
+                    load8(raw[i], from + i * step - column(), column(), a.dv, row(i) < left);
+        }
+    }
+    /* The warp's largest |v| as bits of the type; what is not finite becomes zero and its token is noted. */
+    __device__ __forceinline__ uint32_t largest(const arguments &a, int64_t head, int64_t token)
+    {
+        uint32_t top = 0;
+        const uint32_t limit = a.dtype == VLA_BF16 ? 0x7f807f80u : 0x7c007c00u; /* infinity */
+#pragma unroll
+        for (int i = 0; i < MOST; i++) {
+            if (i >= MOST / 2 && shift < 4) continue;
+            const uint4 w = raw[i].half[0];
+            const uint32_t most = __vmaxu2(__vmaxu2(w.x & 0x7fff7fffu, w.y & 0x7fff7fffu),
+                                           __vmaxu2(w.z & 0x7fff7fffu, w.w & 0x7fff7fffu));
+            if (__vmaxu2(most, limit - 0x10001u) == limit - 0x10001u) {
+                top = __vmaxu2(top, most);
+            } else { /* the whole eight: later rows are NaN anyway */
+                atomicMin(&a.bad[head], (unsigned long long)(token + row(i)));
+                raw[i].half[0] = make_uint4(0, 0, 0, 0);
+            }
+        }
+        top = (top & 0xffffu) > top >> 16 ? top & 0xffffu : top >> 16;
+#if __CUDA_ARCH__ >= 800
+        return __reduce_max_sync(FULL_WARP, top);
+#else
+        return top;
+#endif
+    }
+    /* Times `by` as halves. */
+    __device__ __forceinline__ void put(__half *V, const arguments &a, float by) const
+    {
+        const int pitch = map_pitch<DK>(a.dvp), q = column() / 8 % 2;
+#pragma unroll
+        for (int i = 0; i < MOST; i++) {
+            if (i >= MOST / 2 && shift < 4) continue;
+            float x[8];
+            convert8(x, raw[i], a.dtype);
+            uint32_t word[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) word[j] = pack(f16_arithmetic{}, x[2 * j] * by, x[2 * j + 1] * by);
+            if (column() >= a.dvp) continue;
+            __half *to = V + row(i) * pitch + column() / 16 * 16 + 4 * q;
+            *(uint2 *)to = make_uint2(word[0], word[2]);
+            *(uint2 *)(to + 8) = make_uint2(word[1], word[3]);
+        }
+    }
+};
 
 /* Above the diagonal to zero, by selection. */
 __device__ __forceinline__ void keep_lower(float (&c)[2][4], int lane)
@@ -154,173 +233,336 @@ __device__ __forceinline__ void keep_lower(float (&c)[2][4], int lane)
     c[1][0] = c[1][1] = 0;
 }
 
-template <int DK> __device__ __forceinline__ void make_N(map_shared<DK> &s, int i, int lane)
-{
-    float c[2][4];
-    for (int j = 0; j < i; j++) {
-        tile_product<DK>(c, s.K, i, s.A, j, lane);
-        s.N[lower(i, j)][lane] = negate(pack_tile<f16_arithmetic>(c[0], c[1]));
-    }
-    tile_product<DK>(c, s.K, i, s.A, i, lane);
-    small_store(s.own[i], c, lane);
-    small_invert<true>(s.own[i], lane);
-    small_load(c, s.own[i], lane);
-    s.N[lower(i, i)][lane] = pack_tile<f16_arithmetic>(c[0], c[1]);
-}
-
-template <vla_op OP, int DK>
-__device__ __forceinline__ void make_P(map_shared<DK> &s, const arguments &a, int i, int lane)
-{
-    float c[2][4], upper = 0, below = 0;
-    const int g = lane / 4, t = lane % 4;
-    for (int j = 0; j <= i; j++) {
-        tile_product<DK>(c, s.Q, i, s.A, j, lane);
-        if (i == j) keep_lower(c, lane);
-        s.P[lower(i, j)][lane] = pack_tile<f16_arithmetic>(c[0], c[1]);
-        if (!a.ratio) continue;
-        if (OP != VLA_LINEAR) {
-            tile_product<DK>(c, s.Q, i, s.K, j, lane);
-            if (i == j) keep_lower(c, lane);
-        }
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const float w0 = s.weight[16 * j + 8 * h + 2 * t], w1 = s.weight[16 * j + 8 * h + 2 * t + 1];
-            upper = fmaf(c[h][0], w0, fmaf(c[h][1], w1, upper));
-            below = fmaf(c[h][2], w0, fmaf(c[h][3], w1, below));
-        }
-    }
-    upper = group_sum(upper, 4), below = group_sum(below, 4);
-    if (t == 0)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int r = 16 * i + g + 8 * half;
-            const float norm = s.query[r], den = norm * (s.start[r] + (half ? below : upper)),
-                        floor = (float)VLA_RATIO_EPS;
-            s.factor[r] = a.ratio ? norm / (den < floor ? floor : den) : norm;
-        }
-}
-
-/* R^T = (N^-1 X)^T for sixteen columns of X, rows of the result, as frags by token tile: X from shared memory by its
- * transpose, block forward substitution in registers. */
-template <int DK, bool SOLVE>
-__device__ __forceinline__ void substitute(frag (&R)[CT], const map_shared<DK> &s, const __half *x, int pitch, int lane)
+/* The inverse of I + the strict lower part of a tile: elimination of its two 8 x 8 diagonal blocks side by side, seven
+ * pivots in registers, and X21 = -X22 N21 X11 for the block below. */
+__device__ __forceinline__ frag invert_unit_lower(const float (&c)[2][4], int lane)
 {
     using M = f16_arithmetic;
+    const int g = lane / 4, t = lane % 4;
+    /* 2 on the diagonal: the step of pivot j then leaves -a[r][j] in its column */
+    float x[2][2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int column = 2 * t + i;
+        x[0][i] = column < g ? c[0][i] : column == g ? 2.0f : 0.0f;
+        x[1][i] = column < g ? c[1][2 + i] : column == g ? 2.0f : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < 7; j++)
+#pragma unroll
+        for (int block = 0; block < 2; block++) {
+            float f = __shfl_sync(FULL_WARP, x[block][j % 2], (lane & ~3) + j / 2);
+            f = g > j ? -f : 0.0f;
+            const float row0 = __shfl_sync(FULL_WARP, x[block][0], 4 * j + t),
+                        row1 = __shfl_sync(FULL_WARP, x[block][1], 4 * j + t);
+            x[block][0] = fmaf(f, row0, x[block][0]), x[block][1] = fmaf(f, row1, x[block][1]);
+        }
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (2 * t + i == g) x[0][i] = x[1][i] = 1;
+    frag inverse;
+    inverse.x[0] = pack(M{}, x[0][0], x[0][1]), inverse.x[3] = pack(M{}, x[1][0], x[1][1]);
+    inverse.x[1] = inverse.x[2] = 0;
+    const uint32_t below[4] = {0, pack(M{}, -c[0][2], -c[0][3]), 0, 0};
+    float y[4] = {}, z[4] = {};
+    mma(M{}, y, below, transpose8(inverse.x[0]), 0u);
+    mma(M{}, z, inverse.x, 0u, transpose8(pack(M{}, y[2], y[3])));
+    inverse.x[1] = pack(M{}, z[2], z[3]);
+    return inverse;
+}
+
+/* Products of row tiles: N_ij = K_i A_j^T, or P_ij = Q_i A_j^T with the row sums of Q_i K_j^T for the ratio. The
+ * addresses: of this lane's parts of left operands K and Q, and of right operands K and A. */
+template <int DK> struct map_tiles {
+    static constexpr int PITCH = map_shared<DK>::PITCH, ROWS = 32 * PITCH; /* bytes of sixteen rows */
+    uint32_t K, Q, right_K, right_A;
+    __device__ __forceinline__ map_tiles(const map_shared<DK> &s, int lane)
+    {
+        K = shared_address(s.K) + plain_offset(PITCH, lane), Q = shared_address(s.Q) + plain_offset(PITCH, lane);
+        right_K = shared_address(s.K) + turned_offset(PITCH, lane);
+        right_A = shared_address(s.A) + turned_offset(PITCH, lane);
+    }
+};
+
+template <int DK> __device__ __forceinline__ void product_N(const map_tiles<DK> &at, float (&c)[2][4], int i, int j)
+{
+    const uint32_t K = at.K + i * at.ROWS, A = at.right_A + j * at.ROWS;
+#pragma unroll
+    for (int n = 0; n < 8; n++) c[n / 4][n % 4] = 0;
+#pragma unroll
+    for (int k = 0; k < sizes<DK>::KT; k++) mma_r<f16_arithmetic>(c, load_plain(K + 32 * k), load_plain(A + 32 * k));
+}
+
+template <int DK>
+__device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK> &at, bool ratio, int i, int j, int lane)
+{
+    using M = f16_arithmetic;
+    float c[2][4] = {}, d[2][4] = {};
+    const uint32_t Q = at.Q + i * at.ROWS, A = at.right_A + j * at.ROWS, K = at.right_K + j * at.ROWS;
+#pragma unroll
+    for (int k = 0; k < sizes<DK>::KT; k++) {
+        const frag q = load_plain(Q + 32 * k);
+        mma_r<M>(c, q, load_plain(A + 32 * k));
+        if (ratio) mma_r<M>(d, q, load_plain(K + 32 * k));
+    }
+    if (i == j) keep_lower(c, lane);
+    const frag P = pack_tile<M>(c[0], c[1]);
+    s.P[0][lower(i, j)][lane] = P;
+    s.P[1][lower(i, j)][lane] = right_order(P);
+    if (!ratio) return;
+    if (i == j) keep_lower(d, lane);
+    const int g = lane / 4, t = lane % 4;
+    float upper = 0, below = 0;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float2 w = *(const float2 *)&s.weight[16 * j + 8 * h + 2 * t];
+        upper = fmaf(d[h][0], w.x, fmaf(d[h][1], w.y, upper));
+        below = fmaf(d[h][2], w.x, fmaf(d[h][3], w.y, below));
+    }
+    upper = group_sum(upper, 4), below = group_sum(below, 4);
+    if (t == 0) s.part[j][16 * i + g] = upper, s.part[j][16 * i + g + 8] = below;
+}
+
+/* What each warp does beside the diagonal tiles of N, which the first CT warps take: bytes 16 (is N) + 4 i + j. */
+template <int DK> __device__ __forceinline__ uint32_t tasks_of(int warp)
+{
+    const uint64_t none = ~0ull;
+    if (DK == 64) {
+        const uint32_t some[8] = {0xffffff14u, 0xffffff18u, 0xffffff19u, 0xffffff1cu,
+                                  0xff0d0c00u, 0xff0e0504u, 0xff1d0f08u, 0xff1e0a09u};
+        uint32_t mine = (uint32_t)none;
+#pragma unroll
+        for (int w = 0; w < 8; w++) mine = warp == w ? some[w] : mine;
+        return mine;
+    }
+    const uint32_t some[16] = {0xffff, 0xffff, 0xffff, 0xffff, 0xff14, 0xff18, 0x0c19, 0x0d1c,
+                               0x0e1d, 0x0f1e, 0xff00, 0xff04, 0xff05, 0xff08, 0xff09, 0xff0a};
+    uint32_t mine = 0xffff;
+#pragma unroll
+    for (int w = 0; w < 16; w++) mine = warp == w ? some[w] : mine;
+    return mine | 0xffff0000u;
+}
+
+template <int DK> __device__ __forceinline__ void make_products(map_shared<DK> &s, bool ratio, int warp, int lane)
+{
+    float c[2][4];
+    const map_tiles<DK> at(s, lane);
+    if (warp < CT) {
+        product_N<DK>(at, c, warp, warp);
+        s.N[lower(warp, warp)][lane] = right_order(invert_unit_lower(c, lane));
+    }
+    uint32_t tasks = tasks_of<DK>(warp);
+#pragma unroll 1
+    for (; (tasks & 0xffu) != 0xffu; tasks = tasks >> 8 | 0xff000000u) {
+        const int i = (int)(tasks >> 2 & 3), j = (int)(tasks & 3);
+        if (tasks & 16) {
+            product_N<DK>(at, c, i, j);
+            s.N[lower(i, j)][lane] = right_order(negate(pack_tile<f16_arithmetic>(c[0], c[1])));
+        } else {
+            product_P<DK>(s, at, ratio, i, j, lane);
+        }
+    }
+}
+
+/* R^T = (N^-1 X)^T for sixteen columns of X, rows of the result, as left operands by token tile: block forward
+ * substitution R_i = N_ii^-1 (X_i - sum_k<i N_ik R_k). `X`: this lane's part of the columns' first tile. */
+template <int DK>
+__device__ __forceinline__ void substitute(frag (&R)[CT], const map_shared<DK> &s, uint32_t X, int rows, int lane)
+{
+    using M = f16_arithmetic;
+    const frag unit = right_order(unit_tile<M>(lane));
 #pragma unroll
     for (int i = 0; i < CT; i++) {
-        R[i] = load_tile_transposed(x + i * 16 * pitch, pitch, lane);
-        if (!SOLVE) continue;
-        float c[2][4], y[2][4] = {};
-        unpack_tile<M>(c, R[i]);
+        R[i] = load_turned(X + i * rows);
+        float y[2][4] = {};
+        if (i > 0) {
+            float c[2][4] = {};
+            mma_r<M>(c, R[i], unit);
 #pragma unroll
-        for (int k = 0; k < i; k++) mma_t<M>(c, R[k], s.N[lower(i, k)][lane]);
-        mma_t<M>(y, pack_tile<M>(c[0], c[1]), s.N[lower(i, i)][lane]);
+            for (int k = 0; k < i; k++) mma_r<M>(c, R[k], s.N[lower(i, k)][lane]);
+            R[i] = pack_tile<M>(c[0], c[1]);
+        }
+        mma_r<M>(y, R[i], s.N[lower(i, i)][lane]);
         R[i] = pack_tile<M>(y[0], y[1]);
     }
 }
 
-template <vla_op OP, int DK>
-__device__ __forceinline__ void key_columns(map_shared<DK> &s, const arguments &a, int64_t at, int slice, int lane)
+/* The factors are made. */
+template <int DK> __device__ __forceinline__ void factors_made(void)
 {
-    using M = f16_arithmetic;
-    constexpr int KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH;
-    const int g = lane / 4;
-    frag R[CT];
-    if constexpr (OP != VLA_LINEAR) {
-        substitute<DK, true>(R, s, s.K + slice * 16, PITCH, lane);
-#pragma unroll 2
-        for (int m = 0; m < KT; m++) {
-            float c[2][4] = {};
-#pragma unroll
-            for (int i = 0; i < CT; i++)
-                mma_t<M>(c, load_tile_transposed(s.A + i * 16 * PITCH + m * 16, PITCH, lane), R[i]);
-            a.D[at * sizes<DK>::square + (m * KT + slice) * 32 + lane] = negate(pack_tile<bf16_arithmetic>(c[0], c[1]));
-        }
-    }
-#pragma unroll
-    for (int m = 0; m < CT; m++) {
-        float c[2][4];
-        unpack_tile<M>(c, load_tile(s.Q + m * 16 * PITCH + slice * 16, PITCH, lane));
-        if constexpr (OP != VLA_LINEAR)
-#pragma unroll
-            for (int i = 0; i <= m; i++) mma_t<M>(c, s.P[lower(m, i)][lane], negate(R[i]));
-        const float f0 = s.factor[16 * m + g], f1 = s.factor[16 * m + g + 8];
-#pragma unroll
-        for (int h = 0; h < 2; h++) c[h][0] *= f0, c[h][1] *= f0, c[h][2] *= f1, c[h][3] *= f1;
-        a.Q[at * sizes<DK>::tiles + (m * KT + slice) * 32 + lane] = pack_tile<bf16_arithmetic>(c[0], c[1]);
-    }
+    named_barrier<map_shared<DK>::THREADS>(1);
 }
 
-template <vla_op OP, int DK>
-__device__ __forceinline__ void value_columns(map_shared<DK> &s, const __half *V, const arguments &a, int64_t at,
-                                              int slice, float scale, int lane)
+/* Sixteen columns of K to D and Qeff. */
+template <int DK>
+__device__ __forceinline__ void key_columns(const map_shared<DK> &s, frag *maps, int key, int lane)
 {
     using M = f16_arithmetic;
-    constexpr int KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH;
+    using W = bf16_arithmetic;
+    constexpr int KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH, ROWS = 32 * PITCH;
+    const uint32_t turned = turned_offset(PITCH, lane), A = shared_address(s.A) + turned,
+                   Q = shared_address(s.Q) + plain_offset(PITCH, lane) + 32 * key;
     const int g = lane / 4;
-    const int64_t column = at * (a.dvp / 8) + 2 * slice;
     frag R[CT];
-    substitute<DK, OP != VLA_LINEAR>(R, s, V + slice * 16, a.dvp + 8, lane);
-#pragma unroll 2
+    substitute<DK>(R, s, shared_address(s.K) + turned + 32 * key, ROWS, lane);
+#pragma unroll
+    for (int i = 0; i < CT; i++) R[i] = right_order(negate(R[i]));
+    maps += key * 32 + lane;
+#pragma unroll
     for (int m = 0; m < KT; m++) {
         float c[2][4] = {};
 #pragma unroll
-        for (int i = 0; i < CT; i++)
-            mma_t<M>(c, load_tile_transposed(s.A + i * 16 * PITCH + m * 16, PITCH, lane), R[i]);
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            a.B[((column + h) * KT + m) * 32 + lane] =
-                make_uint2(pack(bf16_arithmetic{}, c[h][0] * scale, c[h][1] * scale),
-                           pack(bf16_arithmetic{}, c[h][2] * scale, c[h][3] * scale));
+        for (int i = 0; i < CT; i++) mma_r<M>(c, load_turned(A + i * ROWS + 32 * m), R[i]);
+        maps[m * KT * 32] = pack_tile<W>(c[0], c[1]);
     }
+    factors_made<DK>();
+    const frag unit = right_order(unit_tile<M>(lane));
 #pragma unroll
     for (int m = 0; m < CT; m++) {
         float c[2][4] = {};
+        mma_r<M>(c, load_plain(Q + m * ROWS), unit);
 #pragma unroll
-        for (int i = 0; i <= m; i++) mma_t<M>(c, s.P[lower(m, i)][lane], R[i]);
-        const float f0 = scale * s.factor[16 * m + g], f1 = scale * s.factor[16 * m + g + 8];
+        for (int i = 0; i <= m; i++) mma_r<M>(c, s.P[0][lower(m, i)][lane], R[i]);
+        const float f0 = s.factor[16 * m + g], f1 = s.factor[16 * m + g + 8];
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            a.O[((column + h) * CT + m) * 32 + lane] = make_uint2(pack(bf16_arithmetic{}, c[h][0] * f0, c[h][1] * f0),
-                                                                  pack(bf16_arithmetic{}, c[h][2] * f1, c[h][3] * f1));
+        for (int h = 0; h < 2; h++) c[h][0] *= f0, c[h][1] *= f0, c[h][2] *= f1, c[h][3] *= f1;
+        maps[sizes<DK>::square + m * KT * 32] = pack_tile<W>(c[0], c[1]);
+    }
+}
+
+/* Of a pair of bfloat16, times a power of two. */
+__device__ __forceinline__ uint32_t scaled_pair(uint32_t x, uint32_t by)
+{
+    uint32_t y;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(by), "r"(0x80008000u));
+    return y;
+}
+
+/* Sixteen columns of V to B and O_loc, by columns. */
+template <int DK>
+__device__ __forceinline__ void value_columns(const map_shared<DK> &s, uint32_t V, int pitch, frag *strip, float scale,
+                                              bool first, int lane)
+{
+    using M = f16_arithmetic;
+    using W = bf16_arithmetic;
+    constexpr int KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH, ROWS = 32 * PITCH;
+    const uint32_t A = shared_address(s.A) + plain_offset(PITCH, lane), by = pack(W{}, scale, scale);
+    const int t = lane % 4;
+    frag R[CT];
+    substitute<DK>(R, s, V + turned_offset(pitch, lane), 32 * pitch, lane);
+    strip += lane;
+#pragma unroll
+    for (int m = 0; m < KT; m++) {
+        float d[2][4] = {};
+#pragma unroll
+        for (int i = 0; i < CT; i++) mma_r<M>(d, R[i], load_turned(A + i * ROWS + 32 * m));
+        strip[m * 32] = {{scaled_pair(pack(W{}, d[0][0], d[0][1]), by), scaled_pair(pack(W{}, d[1][0], d[1][1]), by),
+                          scaled_pair(pack(W{}, d[0][2], d[0][3]), by), scaled_pair(pack(W{}, d[1][2], d[1][3]), by)}};
+    }
+    if (first) factors_made<DK>();
+#pragma unroll
+    for (int m = 0; m < CT; m++) {
+        float d[2][4] = {};
+#pragma unroll
+        for (int i = 0; i <= m; i++) mma_r<M>(d, R[i], s.P[1][lower(m, i)][lane]);
+        const float2 e0 = *(const float2 *)&s.value_factor[16 * m + 2 * t],
+                     e1 = *(const float2 *)&s.value_factor[16 * m + 8 + 2 * t];
+        strip[(KT + m) * 32] = {{pack(W{}, d[0][0] * e0.x, d[0][1] * e0.y), pack(W{}, d[1][0] * e1.x, d[1][1] * e1.y),
+                                 pack(W{}, d[0][2] * e0.x, d[0][3] * e0.y), pack(W{}, d[1][2] * e1.x, d[1][3] * e1.y)}};
     }
 }
 
 template <vla_op OP, int DK>
-__global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) map(const __grid_constant__ arguments a)
+__global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? MAP_BLOCKS : MAP_BLOCKS / 2) map(const __grid_constant__ arguments a)
 {
-    constexpr int WARPS = sizes<DK>::warps, L = sizes<DK>::lanes;
+    using R = map_rows<DK>;
+    constexpr int WARPS = map_shared<DK>::WARPS, KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH;
     extern __shared__ __align__(16) unsigned char raw[];
     map_shared<DK> &s = *(map_shared<DK> *)raw;
     __half *V = (__half *)(raw + sizeof(map_shared<DK>));
     const int64_t head = blockIdx.x / a.chunks, chunk = blockIdx.x % a.chunks, at = head * a.stride + chunk;
-    const int64_t token = a.first_token + chunk * C;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int64_t token = a.first_token + chunk * C, row0 = head * a.T + token;
+    const int left = (int)(a.T - token < C ? a.T - token : C);
+    const int lane = (int)threadIdx.x % 32, warp = warp_number();
     grid_release(a.early);
-    grid_wait();
-    load_keys<OP, DK>(s, a, head, at, token, warp, lane);
-    load_queries<DK>(s, a, head, at, token);
+    raw8<1> query[R::PASSES];
+    map_values<DK> values;
+    fetch_tokens<DK>(query, a.q, a, row0, left);
+    values.fetch(a, row0, left);
+    if constexpr (OP == VLA_VLA) {
+        constexpr int TILES = CT * KT / WARPS;
+        frag k[TILES], x[TILES];
+        float n[8] = {};
+        grid_wait();
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            k[i] = a.K[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
+            x[i] = a.X[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
+        }
+        if (a.ratio) {
+            const float4 *from = (const float4 *)(a.n + at * DK + R::column());
+            const float4 lo = from[0], hi = from[1];
+            n[0] = lo.x, n[1] = lo.y, n[2] = lo.z, n[3] = lo.w, n[4] = hi.x, n[5] = hi.y, n[6] = hi.z, n[7] = hi.w;
+            if (threadIdx.x < C) s.weight[threadIdx.x] = a.norm[at * C + threadIdx.x];
+        }
+        s.top[warp] = values.largest(a, head, token);
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            const int tile = warp + i * WARPS, offset = tile / KT * 16 * PITCH + tile % KT * 16;
+            store_tile(s.K + offset, PITCH, lane, k[i]);
+            store_tile(s.A + offset, PITCH, lane, x[i]);
+        }
+        put_queries<DK>(s, query, n, a, left);
+    } else {
+        raw8<1> key[R::PASSES];
+        float logit[R::PASSES];
+        const float none[8] = {};
+        fetch_tokens<DK>(key, a.k, a, row0, left);
+#pragma unroll
+        for (int i = 0; i < R::PASSES; i++)
+            logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
+        grid_wait();
+        s.top[warp] = values.largest(a, head, token);
+        put_queries<DK>(s, query, none, a, left);
+        put_keys<DK>(s, key, logit, a, head, token);
+    }
     __syncthreads();
-    const float scale = load_values<OP, DK>(s, V, a, head, token);
-    const int row_tile = warp % CT;
-    if (OP != VLA_LINEAR && warp < CT) make_N<DK>(s, row_tile, lane);
-    if (WARPS == CT || warp >= CT) make_P<OP, DK>(s, a, row_tile, lane);
+    uint32_t bits = s.top[0];
+#pragma unroll
+    for (int w = 1; w < WARPS; w++) bits = s.top[w] > bits ? s.top[w] : bits;
+    const float scale = power_above(a.dtype == VLA_BF16 ? __uint_as_float(bits << 16)
+                                                        : __half2float(__ushort_as_half((unsigned short)bits)));
+    values.put(V, a, 1.0f / scale);
+    make_products<DK>(s, a.ratio, warp, lane);
     if (OP == VLA_VLA && a.alpha)
         for (int i = (int)threadIdx.x; i < C * a.dk; i += 32 * WARPS) {
             const int r = i / a.dk, c = i % a.dk;
-            if (token + r < a.T)
-                store_element(a.alpha, a.dtype, (head * a.T + token + r) * a.dk + c,
-                              __half2float(s.A[r * (DK + 8) + c]));
+            if (r < left) store_element(a.alpha, a.dtype, (row0 + r) * a.dk + c, __half2float(s.A[r * PITCH + c]));
         }
     __syncthreads();
-    (void)L;
-    const int tasks = WARPS + a.dvp / 16;
-    for (int task = warp; task < tasks; task += WARPS) {
-        if (task < WARPS)
-            key_columns<OP, DK>(s, a, at, task, lane);
-        else
-            value_columns<OP, DK>(s, V, a, at, task - WARPS, scale, lane);
+    if (threadIdx.x < C) {
+        const int r = (int)threadIdx.x;
+        float f = s.query[r];
+        if (a.ratio) {
+            float sum = s.start[r];
+#pragma unroll
+            for (int j = 0; j < CT; j++) sum += j <= r / 16 ? s.part[j][r] : 0.0f;
+            const float den = f * sum, floor = (float)VLA_RATIO_EPS;
+            f = f / (den < floor ? floor : den);
+        }
+        /* of a NaN query O_loc is 0, not to reach other rows of its product in walk */
+        s.factor[r] = f, s.value_factor[r] = f == f ? f * scale : 0.0f;
     }
+    if (warp < KT) {
+        key_columns<DK>(s, a.maps + at * sizes<DK>::record, warp, lane);
+        return;
+    }
+    const int slices = a.dvp / 16;
+    frag *strips = a.columns + at * slices * sizes<DK>::strip;
+    for (int slice = warp - KT; slice < slices; slice += KT)
+        value_columns<DK>(s, shared_address(V) + 32 * slice, map_pitch<DK>(a.dvp), strips + slice * sizes<DK>::strip,
+                          scale, slice == warp - KT, lane);
+    if (warp - KT >= slices) factors_made<DK>();
 }
 } /* namespace chunked */
 

@@ -5,40 +5,6 @@
 
 namespace chunked
 {
-/* Features of 64 rows of one input into shared memory, rows past the sequence as zero. Calls row(r, unit, y, norm) for
- * each, with the eight mapped elements of this lane. */
-template <int DK, typename F>
-__device__ __forceinline__ void feature_rows(__half *to, const void *data, const arguments &a, int64_t head,
-                                             int64_t token, vla_features features, F row)
-{
-    constexpr int L = sizes<DK>::lanes, AT_ONCE = 4, ROWS = 32 * sizes<DK>::warps / L; /* 16 rows a pass */
-    const int sub = (int)threadIdx.x % L, r0 = (int)threadIdx.x / L;
-    raw8<1> raw[AT_ONCE];
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
-        const int64_t t = token + r0 + i * ROWS;
-        load8(raw[i], data, a.dtype, head * a.T + t, 8 * sub, a.dk, t < a.T);
-    }
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
-        float x[8], y[8];
-        const int r = r0 + i * ROWS;
-        convert8(x, raw[i], a.dtype);
-        const bool in = token + r < a.T;
-        float norm = unit8<false>(x, y, 8 * sub, a.dk, features, L);
-        const bool bad =
-            !(norm < INFINITY); /* something in the row is not finite: zeros instead, and its token noted */
-        if (bad && in && sub == 0) atomicMin(&a.bad[head], (unsigned long long)(token + r));
-        if (!in || bad) { /* phi(0) is not 0 */
-            norm = 0;
-#pragma unroll
-            for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
-        }
-        put8(to + r * (DK + 8) + 8 * sub, x);
-        row(r, x, y, norm);
-    }
-}
-
 template <int DK, bool WITH_U> struct prepare_shared {
     static constexpr int PITCH = DK + 8, threads = 32 * sizes<DK>::warps, L = sizes<DK>::lanes, step = threads / L,
                          passes = C / step, inputs = WITH_U ? 2 : 1; /* k, u */
@@ -100,8 +66,8 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
     const int lane = (int)threadIdx.x % 32, warp = __shfl_sync(FULL_WARP, (int)threadIdx.x / 32, 0),
               sub = (int)threadIdx.x % L;
     __half *const U = s.rows[form::inputs - 1], *const K = s.rows[0];
-    grid_release(a.early);
     grid_wait();
+    grid_release(a.early); /* after the wait: see there */
     int tile_row[SLOTS], tile_column[SLOTS]; /* of M, that this warp sums */
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {

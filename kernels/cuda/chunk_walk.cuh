@@ -1,177 +1,219 @@
 /* walk of the chunkwise forms (chunk.cuh): S' = S - S D + B along the chunks, with O = O_loc + Qeff S^T.
  *
  * A block holds 8 NV rows of S of one head. NV warps advance the state, eight rows each, and hand the state before
- * every chunk to CT warps a step behind that make the outputs, a token tile each; COPIERS warps bring the maps by
- * asynchronous copies some steps ahead. A lone warp issues an instruction every four cycles or so: what counts is the
- * longest list of instructions a step, which is why the work is dealt to so many. */
+ * every chunk to SETS x CT warps that make the outputs, each set of them every SETS-th chunk, a token tile a warp; one
+ * thread brings the maps by bulk copies, several chunks ahead. Nothing but barriers in shared memory orders them. The
+ * chain of a step is what counts: everything that does not need the state is loaded before it. */
 #ifndef VLA_CUDA_CHUNK_WALK_CUH
 #define VLA_CUDA_CHUNK_WALK_CUH
+#include "kernels/cuda/async.cuh"
 #include "kernels/cuda/chunk_penalty.cuh"
 
 namespace chunked
 {
-template <int DK, int NV> struct walk_shape {
-    static constexpr int KT = DK / 16, stages = DK == 64 || NV <= 2 ? 4 : 3, ahead = stages - 2, copiers = 4,
-                         threads = 32 * (NV + CT + copiers);
+template <int DK, int NV> struct walk_stage { /* the maps of a chunk */
+    frag D[DK / 16][DK / 16][32], Q[CT][DK / 16][32];
+    struct {
+        frag B[DK / 16][32], O[CT][32];
+    } strip[NV / 2];
+    uint2 state[NV / 2][DK / 16][32][2]; /* S^T before the chunk as right operands, pairs of column groups together */
 };
 
-template <int DK, int NV> struct walk_stage {
-    frag D[DK / 16][DK / 16][32], Q[CT][DK / 16][32];
-    uint2 B[NV][DK / 16][32], O[NV][CT][32];
+template <int DK, int NV> struct walk_shape {
+    static constexpr int KT = DK / 16, sets = 2, threads = 32 * (NV + sets * CT + 1);
+    static constexpr int fit = (int)(220 * 1024 / sizeof(walk_stage<DK, NV>)), stages = fit < 8 ? fit : 8;
 };
 
 template <int DK, int NV> struct walk_shared {
-    walk_stage<DK, NV> stage[walk_shape<DK, NV>::stages];
-    uint2 state[2][NV][DK / 16][32]; /* S^T before a chunk as right operands, by parity */
+    static constexpr int STAGES = walk_shape<DK, NV>::stages;
+    walk_stage<DK, NV> stage[STAGES];
+    uint64_t full[STAGES], ready[STAGES], empty[STAGES]; /* maps are here; the state is; all have left */
 };
 
-template <int BYTES, int THREADS> __device__ __forceinline__ void copy_block(void *to, const void *from, int thread)
+/* Where a role is in the ring of stages. */
+template <int STAGES> struct ring_place {
+    int stage = 0, parity = 0;
+    __device__ __forceinline__ void advance(int by)
+    {
+        stage += by;
+        if (stage >= STAGES) stage -= STAGES, parity ^= 1;
+    }
+};
+
+template <int DK, int NV>
+__device__ __forceinline__ void bring_maps(walk_shared<DK, NV> &s, const arguments &a, int64_t at, int pair, int lane)
 {
-#pragma unroll
-    for (int i = 0; i < BYTES; i += 16 * THREADS)
-        if (BYTES % (16 * THREADS) == 0 || i + 16 * thread < BYTES)
-            copy_async((char *)to + i + 16 * thread, (const char *)from + i + 16 * thread);
+    constexpr int STAGES = walk_shape<DK, NV>::stages;
+    constexpr uint32_t MAPS = sizeof s.stage[0].D + sizeof s.stage[0].Q, STRIPS = sizeof s.stage[0].strip;
+    const int64_t strips = a.dvp / 16 * sizes<DK>::strip;
+    const frag *maps = a.maps + at * sizes<DK>::record, *columns = a.columns + at * strips + pair * sizes<DK>::strip;
+    ring_place<STAGES> place;
+    for (int c = 0; c < (int)a.chunks; c++) {
+        walk_stage<DK, NV> &to = s.stage[place.stage];
+        if (c >= STAGES) barrier_wait(&s.empty[place.stage], place.parity ^ 1);
+        const warp_copy copies = {&s.full[place.stage], lane};
+        copies.expect(MAPS + STRIPS);
+        copies.copy(&to.D, maps, MAPS);
+        copies.copy(&to.strip, columns, STRIPS);
+        copies.done();
+        maps += sizes<DK>::record, columns += strips;
+        place.advance(1);
+    }
 }
 
-template <vla_op OP, int DK, int NV>
-__device__ __forceinline__ void fetch_maps(walk_stage<DK, NV> &s, const arguments &a, int64_t at, int column,
-                                           int thread)
+/* This warp is done with it. */
+__device__ __forceinline__ void arrive(uint64_t *barrier, int lane)
 {
-    constexpr int THREADS = 32 * walk_shape<DK, NV>::copiers;
-    const int64_t columns = at * (a.dvp / 8) + column;
-    if (OP != VLA_LINEAR) copy_block<sizeof s.D, THREADS>(s.D, a.D + at * sizes<DK>::square, thread);
-    copy_block<sizeof s.Q, THREADS>(s.Q, a.Q + at * sizes<DK>::tiles, thread);
-    copy_block<sizeof s.B, THREADS>(s.B, a.B + columns * (DK / 16) * 32, thread);
-    copy_block<sizeof s.O, THREADS>(s.O, a.O + columns * CT * 32, thread);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(barrier);
 }
 
-template <vla_op OP, int DK, int NV>
-__device__ __forceinline__ void step_state(float (&S)[DK / 16][4], uint2 (&hand)[DK / 16][32],
-                                           const walk_stage<DK, NV> &in, int v, int lane)
+template <int DK, int NV>
+__device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<DK, NV> &s, int chunks, int v, int lane)
 {
     using M = bf16_arithmetic;
-    constexpr int KT = DK / 16;
-    uint2 right[KT];
+    constexpr int KT = DK / 16, EARLY = DK == 64 ? KT : 2; /* columns of D loaded before the state is there */
+    const frag unit = unit_tile<M>(lane);
+    ring_place<walk_shape<DK, NV>::stages> place;
+    for (int c = 0; c < chunks; c++) {
+        walk_stage<DK, NV> &in = s.stage[place.stage];
+        barrier_wait(&s.full[place.stage], place.parity);
+        uint2 B[KT], right[KT];
+        frag D[EARLY][KT];
 #pragma unroll
-    for (int m = 0; m < KT; m++) {
-        right[m] = make_uint2(transpose8(pack(M{}, S[m][0], S[m][1])), transpose8(pack(M{}, S[m][2], S[m][3])));
-        hand[m][lane] = right[m];
-    }
+        for (int m = 0; m < KT; m++) B[m] = ((const uint2 *)&in.strip[v / 2].B[m][lane])[v % 2];
 #pragma unroll
-    for (int m = 0; m < KT; m++) {
-        const uint2 b = in.B[v][m][lane];
-        const float2 upper = unpack(M{}, b.x), lower = unpack(M{}, b.y);
-        S[m][0] += upper.x, S[m][1] += upper.y, S[m][2] += lower.x, S[m][3] += lower.y;
-    }
-    if (OP != VLA_LINEAR)
+        for (int k = 0; k < EARLY; k++)
+#pragma unroll
+            for (int m = 0; m < KT; m++) D[k][m] = in.D[m][k][lane];
+#pragma unroll
+        for (int m = 0; m < KT; m++)
+            right[m] = make_uint2(transpose8(pack(M{}, S[m][0], S[m][1])), transpose8(pack(M{}, S[m][2], S[m][3])));
+#pragma unroll
+        for (int m = 0; m < KT; m++) mma(M{}, S[m], unit.x, B[m].x, B[m].y);
+#pragma unroll
+        for (int m = 0; m < KT; m++) in.state[v / 2][m][lane][v % 2] = right[m];
+        arrive(&s.ready[place.stage], lane);
 #pragma unroll
         for (int k = 0; k < KT; k++)
 #pragma unroll
-            for (int m = 0; m < KT; m++) mma(M{}, S[m], in.D[m][k][lane].x, right[k].x, right[k].y);
+            for (int m = 0; m < KT; m++) {
+                if (k < EARLY)
+                    mma(M{}, S[m], D[k < EARLY ? k : 0][m].x, right[k].x, right[k].y);
+                else
+                    mma(M{}, S[m], in.D[m][k][lane].x, right[k].x, right[k].y);
+            }
+        arrive(&s.empty[place.stage], lane);
+        place.advance(1);
+    }
 }
 
-/* Token tile m of all the block's columns. */
+/* Token tile m of all the block's columns. Of sixteen columns, a lane's four results in a row are neighbours. */
 template <int DK, int NV>
-__device__ __forceinline__ void step_output(const arguments &a, const uint2 (&hand)[NV][DK / 16][32],
-                                            const walk_stage<DK, NV> &in, int64_t head, int64_t token, int64_t bad,
-                                            int m, int column, int lane)
+__device__ __forceinline__ void walk_outputs(walk_shared<DK, NV> &s, const arguments &a, int64_t head, int64_t bad,
+                                             int set, int m, int column, int lane)
 {
     using M = bf16_arithmetic;
+    constexpr int KT = DK / 16, SETS = walk_shape<DK, NV>::sets;
     const int g = lane / 4, t = lane % 4;
-    float o[NV][4];
+    const frag unit = unit_tile<M>(lane);
+    const bool bf16 = a.dtype == VLA_BF16;
+    const int64_t end = bad < a.T ? bad : a.T;
+    int64_t row0 = a.first_token + set * C + 16 * m;
+    uint16_t *to = (uint16_t *)a.o + (head * a.T + row0 + g) * a.dv + 8 * column + 4 * t;
+    ring_place<walk_shape<DK, NV>::stages> place;
+    place.advance(set);
+    for (int c = set; c < (int)a.chunks; c += SETS, row0 += SETS * C, to += SETS * C * a.dv) {
+        walk_stage<DK, NV> &in = s.stage[place.stage];
+        float o[NV][4] = {};
+        frag Q[KT];
+        barrier_wait(&s.full[place.stage], place.parity);
 #pragma unroll
-    for (int v = 0; v < NV; v++) {
-        const uint2 x = in.O[v][m][lane];
-        const float2 upper = unpack(M{}, x.x), lower = unpack(M{}, x.y);
-        o[v][0] = upper.x, o[v][1] = upper.y, o[v][2] = lower.x, o[v][3] = lower.y;
-    }
-#pragma unroll
-    for (int k = 0; k < DK / 16; k++) {
-        const frag q = in.Q[m][k][lane];
-#pragma unroll
-        for (int v = 0; v < NV; v++) {
-            const uint2 s = hand[v][k][lane];
-            mma(M{}, o[v], q.x, s.x, s.y);
+        for (int p = 0; p < NV / 2; p++) {
+            const frag x = in.strip[p].O[m][lane];
+            mma(M{}, o[2 * p], unit.x, x.x[0], x.x[1]);
+            mma(M{}, o[2 * p + 1], unit.x, x.x[2], x.x[3]);
         }
-    }
-    const int64_t row0 = token + 16 * m, left = (bad < a.T ? bad : a.T) - row0;
-    const bool whole = left >= 16 && a.dv % 8 == 0; /* 64-bit tests and narrow stores stay out of the usual path */
-    char *to = (char *)a.o + ((head * a.T + row0 + g) * a.dv + 8 * column + 2 * t) * 2;
 #pragma unroll
-    for (int v = 0; v < NV; v++) {
-        if (whole && 8 * (column + v) < a.dv) {
-            const bool bf16 = a.dtype == VLA_BF16;
-            *(uint32_t *)(to + 16 * v) = bf16 ? pack(M{}, o[v][0], o[v][1]) : pack(f16_arithmetic{}, o[v][0], o[v][1]);
-            *(uint32_t *)(to + 16 * v + 16 * a.dv) =
-                bf16 ? pack(M{}, o[v][2], o[v][3]) : pack(f16_arithmetic{}, o[v][2], o[v][3]);
-        } else if (!whole) {
+        for (int k = 0; k < KT; k++) Q[k] = in.Q[m][k][lane];
+        barrier_wait(&s.ready[place.stage], place.parity);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int64_t row = row0 + g + 8 * (i / 2);
-                const int c = 8 * (column + v) + 2 * t + i % 2;
-                if (row < a.T && c < a.dv)
-                    store_element(a.o, a.dtype, (head * a.T + row) * a.dv + c, row >= bad ? NAN : o[v][i]);
+        for (int k = 0; k < KT; k++)
+#pragma unroll
+            for (int p = 0; p < NV / 2; p++) {
+                const uint4 x = *(const uint4 *)in.state[p][k][lane];
+                mma(M{}, o[2 * p], Q[k].x, x.x, x.y);
+                mma(M{}, o[2 * p + 1], Q[k].x, x.z, x.w);
             }
+        arrive(&s.empty[place.stage], lane);
+        place.advance(SETS);
+        if (end - row0 >= 16 && a.dv % 4 == 0) { /* 64-bit tests and narrow stores stay out of the usual path */
+#pragma unroll
+            for (int p = 0; p < NV / 2; p++) {
+                if (8 * column + 16 * p + 4 * t >= a.dv) continue;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const float *x = o[2 * p] + 2 * h, *y = o[2 * p + 1] + 2 * h;
+                    *(uint2 *)(to + 16 * p + 8 * h * a.dv) =
+                        bf16 ? make_uint2(pack(M{}, x[0], x[1]), pack(M{}, y[0], y[1]))
+                             : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1]));
+                }
+            }
+        } else {
+#pragma unroll
+            for (int v = 0; v < NV; v++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int64_t row = row0 + g + 8 * (i / 2);
+                    const int x = 8 * column + 16 * (v / 2) + 4 * t + 2 * (v % 2) + i % 2;
+                    if (row < a.T && x < a.dv)
+                        store_element(a.o, a.dtype, (head * a.T + row) * a.dv + x, row >= bad ? NAN : o[v][i]);
+                }
         }
     }
 }
 
-template <vla_op OP, int DK, int NV>
-__global__ void __launch_bounds__(walk_shape<DK, NV>::threads) walk(const __grid_constant__ arguments a)
+template <int DK, int NV>
+__global__ void __launch_bounds__(walk_shape<DK, NV>::threads, 1) walk(const __grid_constant__ arguments a)
 {
-    using form = walk_shape<DK, NV>;
-    constexpr int KT = form::KT, STAGES = form::stages, AHEAD = form::ahead;
+    constexpr int KT = DK / 16, STAGES = walk_shape<DK, NV>::stages;
     extern __shared__ __align__(16) unsigned char raw[];
     walk_shared<DK, NV> &s = *(walk_shared<DK, NV> *)raw;
+    const int groups = a.dvp / (8 * NV), lane = (int)threadIdx.x % 32, warp = warp_number();
+    const int64_t head = blockIdx.x / groups;
+    const int column = (int)(blockIdx.x % groups) * NV; /* in eights */
+    if (threadIdx.x < STAGES) {
+        barrier_init(&s.full[threadIdx.x], warp_copy::arrivals);
+        barrier_init(&s.ready[threadIdx.x], NV);
+        barrier_init(&s.empty[threadIdx.x], NV + CT);
+    }
+    barriers_made();
+    __syncthreads();
     grid_release(a.early);
     grid_wait();
-    const int groups = a.dvp / (8 * NV), lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int64_t head = blockIdx.x / groups, at = head * a.stride, bad = first_bad(a, head);
-    const int column = (int)(blockIdx.x % groups) * NV, v = warp < NV ? warp : 0, g = lane / 4, t = lane % 4;
-    const bool walks = warp < NV, copies = warp >= NV + CT;
-    const int copier = (int)threadIdx.x - 32 * (NV + CT);
-    float S[KT][4];
-    const int64_t from = (head * a.dv + 8 * (column + v) + 2 * t) * a.dk;
-    const auto in_S = [&](int m, int i) {
-        return 8 * (column + v) + 2 * t + i % 2 < a.dv && 16 * m + g + 8 * (i / 2) < a.dk;
-    };
-    if (walks)
+    if (warp < NV) {
+        const int64_t bad = first_bad(a, head);
+        const int v = warp, g = lane / 4, t = lane % 4, first = 8 * column + 16 * (v / 2) + 4 * t + 2 * (v % 2);
+        float S[KT][4], *from = a.S + (head * a.dv + first) * a.dk + g;
+        const auto in_S = [&](int m, int i) { return first + i % 2 < a.dv && 16 * m + g + 8 * (i / 2) < a.dk; };
+#pragma unroll
+        for (int m = 0; m < KT; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) S[m][i] = in_S(m, i) && (!a.first || a.resume) ? from[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] : 0.0f;
+        if (a.n_end && column == 0)
+            for (int c = (int)threadIdx.x; c < a.dk; c += 32 * NV)
+                a.n_end[head * a.dk + c] = bad < a.T ? NAN : a.n_carry[head * DK + c];
+        walk_state<DK, NV>(S, s, (int)a.chunks, v, lane);
 #pragma unroll
         for (int m = 0; m < KT; m++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                S[m][i] =
-                    in_S(m, i) && (!a.first || a.resume) ? a.S[from + (i % 2) * a.dk + 16 * m + g + 8 * (i / 2)] : 0.0f;
-    if (copies)
-#pragma unroll
-        for (int c = 0; c < AHEAD; c++) {
-            if (c < a.chunks) fetch_maps<OP, DK, NV>(s.stage[c], a, at + c, column, copier);
-            copy_commit();
-        }
-    if (a.n_end && column == 0)
-        for (int c = (int)threadIdx.x; c < a.dk; c += form::threads)
-            a.n_end[head * a.dk + c] = bad < a.T ? NAN : a.n_carry[head * DK + c];
-    const int chunks = (int)a.chunks;
-    for (int c = 0; c <= chunks; c++) {
-        if (copies) copy_wait<AHEAD - 1>();
-        __syncthreads();
-        if (copies) {
-            if (c + AHEAD < chunks)
-                fetch_maps<OP, DK, NV>(s.stage[(c + AHEAD) % STAGES], a, at + c + AHEAD, column, copier);
-            copy_commit();
-        } else if (walks) {
-            if (c < chunks) step_state<OP, DK, NV>(S, s.state[c & 1][v], s.stage[c % STAGES], v, lane);
-        } else if (c > 0) {
-            step_output<DK, NV>(a, s.state[(c - 1) & 1], s.stage[(c - 1) % STAGES], head,
-                                a.first_token + (int64_t)(c - 1) * C, bad, warp - NV, column, lane);
-        }
+                if (in_S(m, i)) from[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] = bad < a.T ? NAN : S[m][i];
+    } else if (warp < walk_shape<DK, NV>::threads / 32 - 1) {
+        walk_outputs<DK, NV>(s, a, head, first_bad(a, head), (warp - NV) / CT, (warp - NV) % CT, column, lane);
+    } else if (lane < warp_copy::lanes) {
+        bring_maps<DK, NV>(s, a, head * a.stride, column / 2, lane);
     }
-    if (walks)
-#pragma unroll
-        for (int m = 0; m < KT; m++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (in_S(m, i)) a.S[from + (i % 2) * a.dk + 16 * m + g + 8 * (i / 2)] = bad < a.T ? NAN : S[m][i];
 }
 } /* namespace chunked */
 

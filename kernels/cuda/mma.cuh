@@ -63,6 +63,18 @@ template <typename M> __device__ __forceinline__ void mma_t(float (&c)[2][4], co
     mma(M{}, c[1], a.x, b.x[1], b.x[3]);
 }
 
+/* A right operand's frag in the order 0, 2, 1, 3: the two halves are register pairs, which spares moving them. Such are
+ * what load_plain gives with turned_offset and load_turned with plain_offset. c += a b^T. */
+__device__ __forceinline__ frag right_order(const frag &f)
+{
+    return {{f.x[0], f.x[2], f.x[1], f.x[3]}};
+}
+template <typename M> __device__ __forceinline__ void mma_r(float (&c)[2][4], const frag &a, const frag &b)
+{
+    mma(M{}, c[0], a.x, b.x[0], b.x[1]);
+    mma(M{}, c[1], a.x, b.x[2], b.x[3]);
+}
+
 template <typename M> __device__ __forceinline__ frag pack_tile(const float (&c0)[4], const float (&c1)[4])
 {
     frag f;
@@ -78,6 +90,16 @@ template <typename M> __device__ __forceinline__ void unpack_tile(float (&c)[2][
         const float2 v = unpack(M{}, f.x[i]);
         c[i / 2][(i % 2) * 2] = v.x, c[i / 2][(i % 2) * 2 + 1] = v.y;
     }
+}
+
+/* The unit matrix: an operand that adds a tile as it is, on the tensor cores instead of by unpacking it. */
+template <typename M> __device__ __forceinline__ frag unit_tile(int lane)
+{
+    const int g = lane / 4, t = lane % 4;
+    frag f;
+    f.x[0] = f.x[3] = pack(M{}, g == 2 * t ? 1.0f : 0.0f, g == 2 * t + 1 ? 1.0f : 0.0f);
+    f.x[1] = f.x[2] = 0;
+    return f;
 }
 
 /* What rounding to the high part left out. */
@@ -110,6 +132,35 @@ __device__ __forceinline__ frag negate(frag f)
 {
 #pragma unroll
     for (int i = 0; i < 4; i++) f.x[i] ^= 0x80008000u;
+    return f;
+}
+
+/* By shared-memory address, which is cheaper to step than a pointer: that of this lane's part of a tile is the tile's
+ * plus plain_offset (frag of the tile) or turned_offset (frag of its transpose); rows are `pitch` halves apart. */
+__device__ __forceinline__ uint32_t plain_offset(int pitch, int lane)
+{
+    return 2u * (uint32_t)((lane % 16) * pitch + (lane / 16) * 8);
+}
+__device__ __forceinline__ uint32_t turned_offset(int pitch, int lane)
+{
+    return 2u * (uint32_t)((lane % 8 + lane / 16 * 8) * pitch + (lane / 8 % 2) * 8);
+}
+__device__ __forceinline__ frag load_plain(uint32_t address)
+{
+    frag f;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
+                 : "r"(address)
+                 : "memory");
+    return f;
+}
+__device__ __forceinline__ frag load_turned(uint32_t address)
+{
+    frag f;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
+                 : "r"(address)
+                 : "memory");
     return f;
 }
 

@@ -85,6 +85,20 @@ __device__ __forceinline__ void load8(float (&x)[8], const void *data, vla_dtype
     convert8(x, raw, dtype);
 }
 
+/* As good as a 16-bit operand needs; subnormal results are zero. */
+__device__ __forceinline__ float coarse_exp(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    return y;
+}
+__device__ __forceinline__ float coarse_rsqrt(float x)
+{
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* phi of eight elements. The usual map is written out; the others go through one copy of their code. */
 static __device__ __noinline__ float feature_call(float x, vla_features features)
 {
@@ -98,7 +112,7 @@ __device__ __forceinline__ void features8(float (&y)[8], const float (&x)[8], vl
     if (features == VLA_ELU1) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const float e = EXACT ? expf(x[i]) : __expf(x[i]);
+            const float e = EXACT ? expf(x[i]) : coarse_exp(x[i]);
             y[i] = x[i] > 0 ? x[i] + 1.0f : e;
         }
     } else if (features == VLA_IDENTITY) {
@@ -160,7 +174,7 @@ __device__ __forceinline__ float unit8(float (&x)[8], float (&y)[8], int column,
     for (int i = 0; i < 8; i++) sum = fmaf(y[i], y[i], sum);
     sum = group_sum(sum, lanes);
     const bool usual = sum >= SQUARES_LOW && sum <= SQUARES_HIGH;
-    const float scale = rsqrtf(sum);
+    const float scale = coarse_rsqrt(sum); /* used where the sum is usual */
     float norm = sum * scale;
     if (__all_sync(FULL_WARP, usual)) {
 #pragma unroll

@@ -1,0 +1,141 @@
+/* Hopper's means of overlap: barriers in shared memory that count bytes, bulk copies that complete on them, and kernels
+ * that start before the one ahead of them in the stream has ended. On older devices the copies are plain asynchronous
+ * ones by a whole warp, and kernels run in order. */
+#ifndef VLA_CUDA_ASYNC_CUH
+#define VLA_CUDA_ASYNC_CUH
+#include "kernels/cuda/common.cuh"
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define VLA_HOPPER 0
+#else
+#define VLA_HOPPER 1
+#endif
+
+/* Programmatic dependent launch: a kernel starts while the one before still runs and waits here for its results. Every
+ * kernel of a run waits, so that each is after all before it. The first kernel of a run lets the next in only after its
+ * own wait, so that the inputs are there for every kernel from its start on. */
+__device__ __forceinline__ void grid_wait()
+{
+#if VLA_HOPPER
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void grid_release(bool now)
+{
+#if VLA_HOPPER
+    if (now) asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/* The number of this thread's warp, known to be one for the warp: branches on it are compiled once. */
+__device__ __forceinline__ int warp_number(void)
+{
+    return __shfl_sync(FULL_WARP, (int)threadIdx.x / 32, 0);
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+__device__ __forceinline__ void barrier_init(uint64_t *barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint64_t *barrier)
+{
+    asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
+}
+
+/* Until the phase of that parity is complete. */
+__device__ __forceinline__ void barrier_wait(uint64_t *barrier, int parity)
+{
+    uint32_t done;
+    do {
+#if VLA_HOPPER
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+#else
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+#endif
+                     : "=r"(done)
+                     : "r"(shared_address(barrier)), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+
+/* Barriers made by one thread are seen by the others (and by the copies) after this and a barrier of the block. */
+__device__ __forceinline__ void barriers_made(void)
+{
+#if VLA_HOPPER
+    asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory");
+#endif
+}
+
+/* Copies to shared memory that complete on a barrier, by the first `lanes` lanes of a warp: expect(all bytes of the
+ * phase), the copies, done(). The barrier takes `arrivals` a phase. */
+struct warp_copy {
+    uint64_t *barrier;
+    int lane;
+#if VLA_HOPPER
+    static constexpr int lanes = 1, arrivals = 1;
+#else
+    static constexpr int lanes = 32, arrivals = 32;
+#endif
+    __device__ __forceinline__ void expect(uint32_t bytes) const
+    {
+#if VLA_HOPPER
+        asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(shared_address(barrier)),
+                     "r"(bytes)
+                     : "memory");
+#endif
+    }
+    __device__ __forceinline__ void copy(void *to, const void *from, uint32_t bytes) const
+    {
+#if VLA_HOPPER
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                         shared_address(to)),
+                     "l"(from), "r"(bytes), "r"(shared_address(barrier))
+                     : "memory");
+#else
+        for (uint32_t i = 16 * (uint32_t)lane; i < bytes; i += 512)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address((char *)to + i)),
+                         "l"((const char *)from + i)
+                         : "memory");
+#endif
+    }
+    __device__ __forceinline__ void done(void) const
+    {
+#if !VLA_HOPPER
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+#endif
+    }
+};
+
+/* Launches a kernel of one argument that may start before the kernel ahead of it has ended (grid_wait). */
+template <typename A>
+static vla_status launch(void (*kernel)(const A), int64_t blocks, int threads, size_t shared, cudaStream_t stream,
+                         const A &a, vla_error *error)
+{
+    int device = 0, most = 0, major = 0;
+    VLA_CUDA(cudaGetDevice(&device));
+    if (shared > 48 * 1024) {
+        VLA_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+        if (shared > (size_t)most)
+            return vla_fail(error, VLA_ERR_UNSUPPORTED,
+                            "chunk needs %zu bytes of shared memory a block, the device has %d", shared, most);
+        VLA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    }
+    VLA_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    cudaLaunchAttribute dependent = {};
+    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    dependent.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)blocks), config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = shared, config.stream = stream;
+    config.attrs = &dependent, config.numAttrs = major >= 9 ? 1 : 0;
+    VLA_CUDA(cudaLaunchKernelEx(&config, kernel, a));
+    return VLA_OK;
+}
+
+#endif
