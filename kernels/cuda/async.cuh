@@ -85,9 +85,10 @@ struct warp_copy {
     __device__ __forceinline__ void expect(uint32_t bytes) const
     {
 #if VLA_HOPPER
-        asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(shared_address(barrier)),
-                     "r"(bytes)
-                     : "memory");
+        asm volatile(
+            "{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(shared_address(barrier)),
+            "r"(bytes)
+            : "memory");
 #endif
     }
     __device__ __forceinline__ void copy(void *to, const void *from, uint32_t bytes) const

@@ -4,10 +4,10 @@
  * V values, a write directions of a chunk's rows (stril strictly lower, tril with the diagonal):
  *   N = I + stril(K a^T) ; Rv = N^-1 V ; Rk = N^-1 K ; P = tril(Q a^T)
  *   O_loc = f P Rv ; Qeff = f (Q - P Rk) ; D = Rk^T a ; B = Rv^T a ;  f = |qf| / max(n.qf, eps) a row
- * delta: a = beta K, f = |qf|. (linear, which solves nothing, is linear_prefix.cuh.) vla: a_t = unit(A_t k_t) with (u unit rows)
- *   A = M^-1, M = d lambda0 I + sum of u^T u before the chunk (A and u here are A/d and u sqrt d of the definition;
- *   a does not see the factor) ; Z = U A ; G = I + Z U^T = L L^T ; W = L^-1 Z ; X = K A - tril(K W^T) W ; A -= W^T W,
- * sixteen tokens at a time, so that A stays in registers as the accumulator of its own update.
+ * delta: a = beta K, f = |qf|. (linear, which solves nothing, is linear_prefix.cuh.) vla: a_t = unit(A_t k_t) with (u
+ * unit rows) A = M^-1, M = d lambda0 I + sum of u^T u before the chunk (A and u here are A/d and u sqrt d of the
+ * definition; a does not see the factor) ; Z = U A ; G = I + Z U^T = L L^T ; W = L^-1 Z ; X = K A - tril(K W^T) W ; A
+ * -= W^T W, sixteen tokens at a time, so that A stays in registers as the accumulator of its own update.
  *
  * Launches for a stretch of chunks (workspace is bounded, so a long sequence takes several stretches):
  *   prepare  features of u and k as tiles, sums of u^T u a segment and of kf a chunk   (vla)

@@ -141,8 +141,8 @@ vla_status launch_stretch(const arguments &a, int warps, cudaStream_t stream, vl
         if (status == VLA_OK)
             status = warps == 2 ? launch_penalty<64, 2>(a, stream, error) : launch_penalty<64, 1>(a, stream, error);
     if (status == VLA_OK)
-        status = launch(map<OP, DK>, a.heads * a.chunks, map_shared<DK>::THREADS, map_bytes<DK>(a.dvp), stream, a,
-                        error);
+        status =
+            launch(map<OP, DK>, a.heads * a.chunks, map_shared<DK>::THREADS, map_bytes<DK>(a.dvp), stream, a, error);
     if (status != VLA_OK) return status;
 #ifdef VLA_TRIAL
     const char *pick = getenv("WALK");

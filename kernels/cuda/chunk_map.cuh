@@ -25,9 +25,9 @@ __host__ __device__ constexpr int lower(int i, int j)
 
 template <int DK> struct map_shared {
     static constexpr int PITCH = DK + 8, WARPS = DK / 8, THREADS = 32 * WARPS;
-    frag N[LOWER][32];    /* right operands: -N below the diagonal, the inverse on it */
-    frag P[2][LOWER][32]; /* as left and as right operands */
-    float part[CT][C];                              /* sums over a column tile of rows of Q K^T, weighted */
+    frag N[LOWER][32];                   /* right operands: -N below the diagonal, the inverse on it */
+    frag P[2][LOWER][32];                /* as left and as right operands */
+    float part[CT][C];                   /* sums over a column tile of rows of Q K^T, weighted */
     float weight[C], query[C], start[C]; /* |kf|, what q was divided by, n.q before the chunk */
     float factor[C], value_factor[C];    /* f times query, and times the scale of V */
     uint32_t top[WARPS];
@@ -48,19 +48,13 @@ template <int DK> __host__ __device__ inline size_t map_bytes(int dvp)
 template <int DK> struct map_rows {
     static constexpr int THREADS = map_shared<DK>::THREADS, L = sizes<DK>::lanes, AT_ONCE = THREADS / L,
                          PASSES = C / AT_ONCE;
-    static __device__ __forceinline__ int row(int i)
-    {
-        return (int)threadIdx.x / L + i * AT_ONCE;
-    }
-    static __device__ __forceinline__ int column()
-    {
-        return 8 * ((int)threadIdx.x % L);
-    }
+    static __device__ __forceinline__ int row(int i) { return (int)threadIdx.x / L + i * AT_ONCE; }
+    static __device__ __forceinline__ int column() { return 8 * ((int)threadIdx.x % L); }
 };
 
 template <int DK>
 __device__ __forceinline__ void fetch_tokens(raw8<1> (&raw)[map_rows<DK>::PASSES], const void *data, const arguments &a,
-                                           int64_t row0, int left)
+                                             int64_t row0, int left)
 {
     using R = map_rows<DK>;
     const __half *from = (const __half *)data + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
@@ -153,14 +147,8 @@ template <int DK> struct map_values {
     raw8<1> raw[MOST];
     int shift; /* of the lanes a row */
 
-    __device__ __forceinline__ int row(int i) const
-    {
-        return (int)(threadIdx.x + i * THREADS) >> shift;
-    }
-    __device__ __forceinline__ int column() const
-    {
-        return 8 * ((int)threadIdx.x & ((1 << shift) - 1));
-    }
+    __device__ __forceinline__ int row(int i) const { return (int)(threadIdx.x + i * THREADS) >> shift; }
+    __device__ __forceinline__ int column() const { return 8 * ((int)threadIdx.x & ((1 << shift) - 1)); }
     __device__ __forceinline__ void fetch(const arguments &a, int64_t row0, int left)
     {
         shift = a.dvp <= 64 ? 3 : 4;
@@ -294,7 +282,8 @@ template <int DK> __device__ __forceinline__ void product_N(const map_tiles<DK> 
 }
 
 template <int DK>
-__device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK> &at, bool ratio, int i, int j, int lane)
+__device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK> &at, bool ratio, int i, int j,
+                                          int lane)
 {
     using M = f16_arithmetic;
     float c[2][4] = {}, d[2][4] = {};
@@ -394,8 +383,7 @@ template <int DK> __device__ __forceinline__ void factors_made(void)
 }
 
 /* Sixteen columns of K to D and Qeff. */
-template <int DK>
-__device__ __forceinline__ void key_columns(const map_shared<DK> &s, frag *maps, int key, int lane)
+template <int DK> __device__ __forceinline__ void key_columns(const map_shared<DK> &s, frag *maps, int key, int lane)
 {
     using M = f16_arithmetic;
     using W = bf16_arithmetic;
@@ -473,7 +461,8 @@ __device__ __forceinline__ void value_columns(const map_shared<DK> &s, uint32_t 
 }
 
 template <vla_op OP, int DK>
-__global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? MAP_BLOCKS : MAP_BLOCKS / 2) map(const __grid_constant__ arguments a)
+__global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? MAP_BLOCKS : MAP_BLOCKS / 2)
+    map(const __grid_constant__ arguments a)
 {
     using R = map_rows<DK>;
     constexpr int WARPS = map_shared<DK>::WARPS, KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH;

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
               sub = (int)threadIdx.x % L;
     __half *const U = s.rows[form::inputs - 1], *const K = s.rows[0];
     grid_wait();
-    grid_release(a.early); /* after the wait: see there */
+    grid_release(a.early);                   /* after the wait: see there */
     int tile_row[SLOTS], tile_column[SLOTS]; /* of M, that this warp sums */
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {

@@ -199,7 +199,8 @@ __global__ void __launch_bounds__(walk_shape<DK, NV>::threads, 1) walk(const __g
 #pragma unroll
         for (int m = 0; m < KT; m++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) S[m][i] = in_S(m, i) && (!a.first || a.resume) ? from[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] : 0.0f;
+            for (int i = 0; i < 4; i++)
+                S[m][i] = in_S(m, i) && (!a.first || a.resume) ? from[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] : 0.0f;
         if (a.n_end && column == 0)
             for (int c = (int)threadIdx.x; c < a.dk; c += 32 * NV)
                 a.n_end[head * a.dk + c] = bad < a.T ? NAN : a.n_carry[head * DK + c];

@@ -70,8 +70,7 @@ template <int DK, int DV> vla_status launch_all(arguments a, const layout &l, cu
         a.first_token = first * G, a.chunks = (int)(a.last ? l.chunks - first : l.stride);
         const int64_t blocks = a.heads * a.chunks, items = a.heads * prefix_items<DK, DV>();
         a.early = blocks <= 4 * (int64_t)vla_cuda_sm_count(); /* let in early, blocks end up unevenly spread */
-        vla_status status =
-            launch(sums<DK, DV>, blocks, 32 * WARPS, sizeof(rows_shared<DK, DV>), stream, a, error);
+        vla_status status = launch(sums<DK, DV>, blocks, 32 * WARPS, sizeof(rows_shared<DK, DV>), stream, a, error);
         if (status == VLA_OK) status = launch(prefix<DK, DV>, (items + 127) / 128, 128, 0, stream, a, error);
         if (status == VLA_OK)
             status = launch(outputs<DK, DV>, blocks, 32 * shape<DK, DV>::OUTPUT_WARPS, sizeof(output_shared<DK, DV>),

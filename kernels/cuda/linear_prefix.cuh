@@ -27,10 +27,10 @@ struct arguments {
     const float *S_in, *n_in; /* [heads,dv,dk], [heads,dk]: before this stretch; NULL: zero */
     float *S_out, *n_out;     /* after it; NULL: not wanted. S_out may be S_in */
     /* a chunk (head, chunk): */
-    float4 *S_sum; /* [dv/16][dk/8][32] results of products */
-    uint4 *S;      /* [dv/16][dk/16][32] right operands of Q S^T */
-    float *n;      /* [dk], the sum, then its prefix */
-    int64_t *bad;  /* first token that is not finite, then that of all chunks up to this one */
+    float4 *S_sum;      /* [dv/16][dk/8][32] results of products */
+    uint4 *S;           /* [dv/16][dk/16][32] right operands of Q S^T */
+    float *n;           /* [dk], the sum, then its prefix */
+    int64_t *bad;       /* first token that is not finite, then that of all chunks up to this one */
     int64_t *bad_carry; /* a head: of the stretches before, then with this one */
     int64_t T, heads;
     int64_t first_token; /* of this stretch */
@@ -46,8 +46,8 @@ template <int DK, int DV> struct shape {
     static constexpr int KT = DK / 16, VT = DV / 16;
     static constexpr int SN = DK / 8 * VT / WARPS; /* groups of eight columns of a warp's part of S in sums */
     static constexpr int PARTS = DV / 64, OUTPUT_WARPS = TILES * PARTS; /* warps a token tile of the outputs */
-    static constexpr int64_t matrix = DV * DK / 4; /* float4 of S_sum */
-    static constexpr int KP = DK + 8, VP = DV + 8; /* pitches, halves */
+    static constexpr int64_t matrix = DV * DK / 4;                      /* float4 of S_sum */
+    static constexpr int KP = DK + 8, VP = DV + 8;                      /* pitches, halves */
     static constexpr bool can_be_narrow = DK == 64 && DV == 64;
 };
 
@@ -70,18 +70,9 @@ template <int W, int NW> struct rows_of {
     {
         return (int)threadIdx.x / 32 * A_WARP + pass * AT_ONCE + (int)threadIdx.x % 32 / LANES;
     }
-    static __device__ __forceinline__ int column() /* in shared memory */
-    {
-        return 8 * ((int)threadIdx.x % LANES);
-    }
-    __device__ __forceinline__ int source() const /* in the tensor */
-    {
-        return narrow ? column() / 16 * 8 : column();
-    }
-    __device__ __forceinline__ bool low() const /* this lane has the low parts */
-    {
-        return narrow && column() / 8 % 2;
-    }
+    static __device__ __forceinline__ int column() /* in shared memory */ { return 8 * ((int)threadIdx.x % LANES); }
+    __device__ __forceinline__ int source() const /* in the tensor */ { return narrow ? column() / 16 * 8 : column(); }
+    __device__ __forceinline__ bool low() const /* this lane has the low parts */ { return narrow && column() / 8 % 2; }
     __device__ __forceinline__ void load(const void *data, int64_t row0, int left, int width)
     {
         const __half *from = (const __half *)data + (row0 + row(0)) * width;
@@ -94,8 +85,7 @@ template <int W, int NW> struct rows_of {
                 if (row(p) < rows) raw[p].half[0] = *(const uint4 *)(from + p * step);
             }
         } else {
-            for (int p = 0; p < PASSES; p++)
-                load8(raw[p], from + p * AT_ONCE * width, source(), width, row(p) < left);
+            for (int p = 0; p < PASSES; p++) load8(raw[p], from + p * AT_ONCE * width, source(), width, row(p) < left);
         }
     }
 };
@@ -124,8 +114,7 @@ __device__ __forceinline__ void keep_rest(float (&y)[8])
     for (int i = 0; i < 8; i++) y[i] -= __bfloat162float(__float2bfloat16_rn(y[i]));
 }
 
-template <typename R>
-__device__ __forceinline__ void mapped(float (&y)[8], const R &rows, const arguments &a, int pass)
+template <typename R> __device__ __forceinline__ void mapped(float (&y)[8], const R &rows, const arguments &a, int pass)
 {
     float x[8];
     convert8(x, rows.raw[pass], a.dtype);
@@ -138,7 +127,8 @@ __device__ __forceinline__ void mapped(float (&y)[8], const R &rows, const argum
 /* Keys and values to shared memory, what is not finite or past the sequence as zero. Returns the first row of this lane
  * that is not finite, G if none. */
 template <int DK, int DV, int NW>
-__device__ __forceinline__ int put_keys(rows_shared<DK, DV> &s, const rows_of<DK, NW> &keys, const arguments &a, int left)
+__device__ __forceinline__ int put_keys(rows_shared<DK, DV> &s, const rows_of<DK, NW> &keys, const arguments &a,
+                                        int left)
 {
     int bad = G;
 #pragma unroll
@@ -183,7 +173,7 @@ __device__ __forceinline__ int put_values(rows_shared<DK, DV> &s, const rows_of<
 
 /* A block a chunk. */
 template <int DK, int DV>
-__global__ void __launch_bounds__(32 * WARPS, DK * DV == 64 * 64 ? 3 : 2) sums(const __grid_constant__ arguments a)
+__global__ void __launch_bounds__(32 * WARPS, DK *DV == 64 * 64 ? 3 : 2) sums(const __grid_constant__ arguments a)
 {
     using F = shape<DK, DV>;
     using M = bf16_arithmetic;
@@ -352,7 +342,7 @@ template <int DK, int DV> __global__ void prefix(const __grid_constant__ argumen
 
 /* A block a chunk, a warp sixteen tokens and 64 columns of dv. */
 template <int DK, int DV>
-__global__ void __launch_bounds__(32 * shape<DK, DV>::OUTPUT_WARPS, DK * DV == 64 * 64 ? 3 : 1)
+__global__ void __launch_bounds__(32 * shape<DK, DV>::OUTPUT_WARPS, DK *DV == 64 * 64 ? 3 : 1)
     outputs(const __grid_constant__ arguments a)
 {
     using F = shape<DK, DV>;
@@ -374,7 +364,8 @@ __global__ void __launch_bounds__(32 * shape<DK, DV>::OUTPUT_WARPS, DK * DV == 6
     keys.load(a.k, head * a.T + token, left, a.dk);
     values.load(a.v, head * a.T + token, left, a.dv);
 
-    /* queries pass through shared memory to fragments: unit rows, or rows beyond 1024 brought below by a power of two */
+    /* queries pass through shared memory to fragments: unit rows, or rows beyond 1024 brought below by a power of two
+     */
     constexpr int QP = DK > DV ? F::KP : F::VP;
     uint16_t *through = DK > DV ? s.in.K : s.in.V;
 #pragma unroll
@@ -486,7 +477,8 @@ __global__ void __launch_bounds__(32 * shape<DK, DV>::OUTPUT_WARPS, DK * DV == 6
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const float x = o[v][h][2 * i] * by[i], y = o[v][h][2 * i + 1] * by[i];
-                *(uint32_t *)(O + 8 * i * F::VP + v * 16 + 8 * h) = bf16 ? pack(M{}, x, y) : pack(f16_arithmetic{}, x, y);
+                *(uint32_t *)(O + 8 * i * F::VP + v * 16 + 8 * h) =
+                    bf16 ? pack(M{}, x, y) : pack(f16_arithmetic{}, x, y);
             }
         }
     __syncwarp();
