@@ -3,6 +3,7 @@
 #include "lib/base/random.h"
 #include "lib/base/sizes.h"
 #include "lib/base/status.h"
+#include "lib/op/registry.h"
 #include "lib/task/recall.h"
 #include "lib/tensor/npy.h"
 #include <inttypes.h>
@@ -223,9 +224,12 @@ static vla_status add_result(const runner *x, const job *j, const vla_train_resu
                              vla_error *error)
 {
     const vla_share share = vla_share_of((const double[]){r->test}, 1, r->test_scored);
+    const vla_isa isa = j->s->isa == VLA_ISA_AUTO ? vla_isa_detect() : j->s->isa;
     vla_record *row = vla_record_create("train");
     const bool ok = row && describe(row, j, "") && vla_record_string(row, "status", "ok") &&
                     vla_record_int(row, "parameters", parameters) && vla_record_int(row, "batch", j->train.batch) &&
+                    vla_record_int(row, "threads", vla_pool_threads(x->pool)) &&
+                    vla_record_string(row, "isa", vla_isa_name(isa < vla_isa_detect() ? isa : vla_isa_detect())) &&
                     vla_record_int(row, "steps", r->steps) &&
                     vla_record_string(row, "stop_reason", vla_train_stop_name(r->stop)) &&
                     vla_record_real(row, "loss", r->loss) && vla_record_real(row, "validation", r->validation) &&

@@ -276,7 +276,8 @@ vla_status vla_trained_table(const vla_records *records, vla_task_kind kind, con
         if (strcmp(cells[i].task, kind == VLA_COPY ? "copy" : "mqar") == 0 && kind != VLA_MQAR_ZOOLOGY)
             status = judge_cell(records, i, sink, error);
     for (int64_t i = 0; !status && i < end; i++)
-        if (text_is(records->rows[i], "kind", "gradient") && vla_record_number(records->rows[i], "lag", 0) == 1)
+        if (text_is(records->rows[i], "kind", "gradient") && vla_record_number(records->rows[i], "lag", 0) == 1 &&
+            text_is(records->rows[i], "task", "copy") == (kind == VLA_COPY))
             status = judge_gradients(records, i, sink, error);
     return status;
 }

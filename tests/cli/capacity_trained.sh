@@ -19,7 +19,7 @@ grep -q 'not measured here' "$out/table"
 "$build/vla-bench" --input "$out/dump" --op vla --min-samples 1 --noise 1 -q >/dev/null
 
 small="--steps 6 --batch 8 --seed 7 -q"
-rows() { jq -c 'select(.kind == "train") | del(.train_s, .tokens_per_s)'; }
+rows() { jq -c 'select(.kind == "train") | del(.train_s, .tokens_per_s, .threads)'; }
 for task in "mqar --n 3" "mqar --n 3 --mqar-form zoology" copy; do
   # shellcheck disable=SC2086
   "$program" $task $small --op all --threads 1 --format jsonl | rows >"$out/one"
