@@ -4,16 +4,17 @@
  * S [B,H,dv,dk], A [B,H,dk,dk], n [B,H,dk] in float32, and so is all arithmetic.
  *
  * A block owns some rows of S of one head; rows of S are independent, A is made again by every block of a head. Its
- * warps take roles, each one tile of TILE tokens behind the one before, and meet at the tiles' ends: features  raw rows
- * to kh, kf, qf, uh, v, gates in shared memory penalty   (vla, rls) A in registers, one barrier a token: z = A uh and y
- * = A kh are taken from the same A, as A' kh = y - z (z.kh)/(1 + uh.z); needs the norm of no row, so nothing but A's
- * own chain is waited for ratio     n and 1/max(n.qf, eps) state     S in registers: residual, write, output Cost a
- * token: dk^2/32 + 3 rows dk/128 fused multiply-adds a lane; meant for decode and short T, and the exact float32
- * reference on the device. Not supported: dk above 256, with A above 128 (A is in one block's registers).
+ * warps take roles, each one tile of TILE tokens behind the one before, and meet at the tiles' ends:
+ *   features  raw rows to kh, kf, qf, uh, v, gates in shared memory
+ *   penalty   (vla, rls) A in registers, eight tokens a sweep: recurrent_penalty.cuh
+ *   ratio     n and 1/max(n.qf, eps); vla: then a = unit(A kh) of the tile before
+ *   state     S in registers: residual, write, output
+ * Meant for decode and short T, and the float32 reference on the device. Not supported: dk above 256, with A above 128
+ * (A is in one block's registers).
  */
 #ifndef VLA_CUDA_RECURRENT_CUH
 #define VLA_CUDA_RECURRENT_CUH
-#include "kernels/cuda/recurrent_roles.cuh"
+#include "kernels/cuda/decode.cuh"
 
 namespace recurrent
 {
@@ -28,10 +29,11 @@ __global__ void __launch_bounds__(shape<OP, DK, ES>::threads, 1) kernel(const __
 {
     using form = shape<OP, DK, ES>;
     extern __shared__ __align__(16) float shared[];
-    float *z_shared = shared + RING * form::tile_floats;
+    sweep_shared<DK> &swept =
+        *(sweep_shared<DK> *)(shared + form::ring * form::tile_floats); /* only where there is an A */
     const int64_t head = blockIdx.x / a.slices;
     const int slice = (int)(blockIdx.x % a.slices), row0 = slice * form::rows;
-    const int64_t length = a.end - a.begin, tiles = (length + TILE - 1) / TILE, rounds = tiles + 2;
+    const int64_t length = a.end - a.begin, tiles = (length + TILE - 1) / TILE, rounds = tiles + form::behind;
     const auto count_of = [&](int64_t i) { return (int)(length - i * TILE < TILE ? length - i * TILE : TILE); };
     int thread = (int)threadIdx.x;
     const auto role = [&](int threads) { /* the next `threads` threads take a role */
@@ -40,37 +42,39 @@ __global__ void __launch_bounds__(shape<OP, DK, ES>::threads, 1) kernel(const __
     };
 
     if (form::penalty_threads > 0 && role(form::penalty_threads)) {
-        thread += form::penalty_threads;
-        constexpr int LANES = form::penalty_lanes;
-        const int group = thread / LANES, lane = thread % LANES;
-        const auto column = [&](int i) { return 4 * (lane + LANES * (i / 4)) + i % 4; };
+        const int warp = (thread + form::penalty_threads) / 32, lane = (int)threadIdx.x % 32, g = lane / 4,
+                  t = lane % 4;
         /* steps until the next refresh; never reaches 0 without one */
         int64_t until = a.refresh_period > 0 ? a.refresh_period - (a.first + a.begin) % a.refresh_period : INT64_MAX;
-        float A[4][8];
+        bool poisoned = false;
+        if (has_A<OP> && lane + 32 * warp < DK) swept.none[lane + 32 * warp] = 0;
+        float A[DK / 8][4];
+        const auto row_of = [&](int i) { return 16 * warp + g + 8 * (i / 2); };
+        const auto column_of = [&](int n, int i) { return 8 * n + 2 * t + i % 2; };
 #pragma unroll
-        for (int r = 0; r < 4; r++)
+        for (int n = 0; n < DK / 8; n++)
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const int row = 4 * group + r, c = column(i);
+            for (int i = 0; i < 4; i++) {
+                const int row = row_of(i), c = column_of(n, i);
                 if (a.A_in && row < a.dk && c < a.dk)
-                    A[r][i] = a.A_in[(head * a.dk + row) * a.dk + c];
+                    A[n][i] = a.A_in[(head * a.dk + row) * a.dk + c];
                 else
-                    A[r][i] = row == c ? a.initial : 0.0f;
+                    A[n][i] = row == c ? a.initial : 0.0f;
             }
         for (int64_t i = 0; i < rounds; i++) {
             if constexpr (has_A<OP>)
                 if (i >= 1 && i - 1 < tiles)
-                    role_penalty<OP, DK, ES>(a, tile<OP, DK, ES>(shared, i - 1), A, z_shared, until, count_of(i - 1),
-                                             thread);
+                    role_penalty<OP, DK, ES>(a, tile<OP, DK, ES>(shared, i - 1), A, swept, until, poisoned,
+                                             count_of(i - 1), warp, lane);
             __syncthreads();
         }
         if (a.A_out && slice == 0)
 #pragma unroll
-            for (int r = 0; r < 4; r++)
+            for (int n = 0; n < DK / 8; n++)
 #pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    const int row = 4 * group + r, c = column(i);
-                    if (row < a.dk && c < a.dk) a.A_out[(head * a.dk + row) * a.dk + c] = A[r][i];
+                for (int i = 0; i < 4; i++) {
+                    const int row = row_of(i), c = column_of(n, i);
+                    if (row < a.dk && c < a.dk) a.A_out[(head * a.dk + row) * a.dk + c] = poisoned ? NAN : A[n][i];
                 }
     } else if (role(STATE_THREADS)) {
         thread += STATE_THREADS;
@@ -84,16 +88,14 @@ __global__ void __launch_bounds__(shape<OP, DK, ES>::threads, 1) kernel(const __
             S[e] = a.S_in && mine && c < a.dk ? a.S_in[(head * a.dv + row0 + row) * a.dk + c] : 0.0f;
         }
         for (int64_t i = 0; i < rounds; i++) {
-            if (i >= 2) {
-                const tile<OP, DK, ES> in(shared, i - 2);
-                if constexpr (OP == VLA_VLA)
-                    normalise_writes<OP, DK, ES>(a, in, head * a.T + a.begin + (i - 2) * TILE, count_of(i - 2), thread,
-                                                 a.alpha && slice == 0);
-                const int count = count_of(i - 2);
+            if (i >= form::behind) {
+                const int64_t at = i - form::behind;
+                const tile<OP, DK, ES> in(shared, at);
+                const int count = count_of(at);
                 if (count == TILE)
-                    role_state<OP, DK, ES, true>(a, in, S, head, row0, (i - 2) * TILE, count, thread);
+                    role_state<OP, DK, ES, true>(a, in, S, head, row0, at * TILE, count, thread);
                 else
-                    role_state<OP, DK, ES, false>(a, in, S, head, row0, (i - 2) * TILE, count, thread);
+                    role_state<OP, DK, ES, false>(a, in, S, head, row0, at * TILE, count, thread);
             }
             __syncthreads();
         }
@@ -113,6 +115,11 @@ __global__ void __launch_bounds__(shape<OP, DK, ES>::threads, 1) kernel(const __
             if constexpr (has_n<OP>)
                 if (i >= 1 && i - 1 < tiles)
                     role_ratio<OP, DK, ES>(tile<OP, DK, ES>(shared, i - 1), n, count_of(i - 1), lane, a.plain);
+            if constexpr (OP == VLA_VLA)
+                if (i >= 2 && i - 2 < tiles)
+                    role_normalise<OP, DK, ES>(a, tile<OP, DK, ES>(shared, i - 2),
+                                               head * a.T + a.begin + (i - 2) * TILE, count_of(i - 2), lane,
+                                               a.alpha && slice == 0);
             __syncthreads();
         }
         if (a.n_out && slice == 0)
@@ -230,8 +237,15 @@ template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_e
     const int64_t heads = call->problem->B * call->problem->H;
     if (heads == 0) return VLA_OK;
     arguments a = arguments_of<OP>(call, dtype);
-    vla_status status = t->state_in ? take_state<OP>(a, call, (float *)call->work, error) : VLA_OK;
-    if (status == VLA_OK) status = choose_width<OP>(a, heads, (cudaStream_t)call->stream, error);
+    cudaStream_t stream = (cudaStream_t)call->stream;
+    vla_status status = VLA_OK;
+    if (decodes(call->problem)) { /* a head's block reads all of its state before it writes */
+        if (t->state_in) a.S_in = (const float *)t->S, a.A_in = (const float *)t->A, a.n_in = (const float *)t->n;
+        status = run_decode<OP>(a, heads, stream, error);
+    } else {
+        if (t->state_in) status = take_state<OP>(a, call, (float *)call->work, error);
+        if (status == VLA_OK) status = choose_width<OP>(a, heads, stream, error);
+    }
     if (status == VLA_OK && t->t) *t->t = a.first + call->problem->T;
     return status;
 }

@@ -1,28 +1,31 @@
 /* The roles of a recurrent block's warps; what they are and how they meet is told in recurrent.cuh. */
 #ifndef VLA_CUDA_RECURRENT_ROLES_CUH
 #define VLA_CUDA_RECURRENT_ROLES_CUH
+#include "kernels/cuda/recurrent_penalty.cuh"
 #include "kernels/cuda/rows8.cuh"
 
 namespace recurrent
 {
-constexpr int TILE = 16, RING = 3, STATE_THREADS = 128;
-enum { BARRIER_PENALTY = 1, BARRIER_STATE = 2 };
+constexpr int TILE = 16, STATE_THREADS = 128;
 
 template <vla_op OP> constexpr bool has_A = OP == VLA_VLA || OP == VLA_RLS;
 template <vla_op OP> constexpr bool has_n = OP == VLA_VLA || OP == VLA_LINEAR;
 
 template <vla_op OP, int DK, int ES> struct shape {
-    static constexpr int lanes = DK / ES;              /* that share a row of S */
-    static constexpr int rows = STATE_THREADS / lanes; /* of S in a block */
-    static constexpr int penalty_lanes = DK / 8;       /* that share four rows of A, eight columns each */
-    static constexpr int penalty_threads = has_A<OP> ? DK / 4 * penalty_lanes : 0;
-    static constexpr int feature_warps = has_A<OP> || DK <= 64 ? 4 : 8;
+    static constexpr int lanes = DK / ES;                          /* that share a row of S */
+    static constexpr int rows = STATE_THREADS / lanes;             /* of S in a block */
+    static constexpr int penalty_threads = has_A<OP> ? 2 * DK : 0; /* a warp has sixteen rows of A */
+    static constexpr int pitch = DK + 8; /* of a row in a tile: rows start in different banks */
+    /* with A at most sixteen warps in all, which leaves each 128 registers */
+    static constexpr int feature_warps = has_A<OP> ? (OP == VLA_VLA && DK == 128 ? 3 : 4) : DK <= 64 ? 4 : 8;
     static constexpr int ratio_threads = has_n<OP> ? 32 : 0;
+    static constexpr int behind = OP == VLA_VLA ? 3 : 2, ring = behind + 1; /* tiles the state is behind the features */
     static constexpr int threads = penalty_threads + STATE_THREADS + 32 * feature_warps + ratio_threads;
     /* kh, qf and, where the operator has them, kf and uh; rls writes along x, vla along a, both made by the penalty */
     static constexpr int key_rows = 2 + has_n<OP> + (OP == VLA_VLA);
-    static constexpr int tile_floats = TILE * (key_rows * DK + 2 * rows + 2) + (has_A<OP> ? TILE * DK : 0);
-    static constexpr int shared_bytes = (RING * tile_floats + 8 * DK) * (int)sizeof(float);
+    static constexpr int tile_floats = TILE * ((key_rows + has_A<OP>)*pitch + 2 * rows + 2);
+    static constexpr int shared_bytes =
+        ring * tile_floats * (int)sizeof(float) + (has_A<OP> ? (int)sizeof(sweep_shared<DK>) : 0);
 };
 
 struct arguments {
@@ -47,12 +50,12 @@ template <vla_op OP, int DK, int ES> struct tile {
     float *kh, *qf, *kf, *uh, *x, *v, *gate, *beta, *inverse;
     __device__ tile(float *shared, int64_t index)
     {
-        kh = shared + (index % RING) * form::tile_floats;
-        qf = kh + TILE * DK;
-        kf = qf + TILE * DK;
-        uh = kf + (has_n<OP> ? TILE * DK : 0);
-        x = uh + (OP == VLA_VLA ? TILE * DK : 0);
-        v = x + (has_A<OP> ? TILE * DK : 0);
+        kh = shared + (index % form::ring) * form::tile_floats;
+        qf = kh + TILE * form::pitch;
+        kf = qf + TILE * form::pitch;
+        uh = kf + (has_n<OP> ? TILE * form::pitch : 0);
+        x = uh + (OP == VLA_VLA ? TILE * form::pitch : 0);
+        v = x + (has_A<OP> ? TILE * form::pitch : 0);
         gate = v + TILE * form::rows;
         beta = gate + TILE * form::rows;
         inverse = beta + TILE;
@@ -77,13 +80,13 @@ template <vla_op OP> struct raw_rows {
     }
 };
 
-/* A row past the sequence leaves zero keys and directions: the penalty takes tokens by twos. */
+/* A row past the sequence leaves zero keys and directions. */
 template <vla_op OP, int DK, int ES>
 __device__ __forceinline__ void make_features(const arguments &a, const tile<OP, DK, ES> &out, const raw_rows<OP> &raw,
                                               int t, int column, bool valid)
 {
     constexpr int L = DK / 8;
-    const int at = t * DK + column;
+    const int at = t * shape<OP, DK, ES>::pitch + column;
     float x[8], y[8];
     convert8(x, raw.k, a.dtype);
     unit8<true>(x, y, column, a.dk, a.features, L);
@@ -234,169 +237,164 @@ template <int N, int LANES> __device__ __forceinline__ int deal_sums(float (&x)[
     return base;
 }
 
-__device__ __forceinline__ void load_columns(float (&x)[8], const float *vector, int lane, int lanes)
-{
-    const float4 a = ((const float4 *)vector)[lane], b = ((const float4 *)vector)[lane + lanes];
-    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-}
-
-__device__ __forceinline__ float dot8(const float (&x)[8], const float (&y)[8])
-{
-    float even = 0, odd = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i += 2) even = fmaf(x[i], y[i], even), odd = fmaf(x[i + 1], y[i + 1], odd);
-    return even + odd;
-}
-
-/* A: a thread has rows 4 group .. + 3 and columns 4 lane .. + 3, 4 (lane + lanes) .. + 3, so that a vector read from
- * shared memory serves four rows: its bandwidth is what limits a step. Two tokens a sweep, for half the barriers and
- * latencies: with both directions' products taken from the same A, A1 = A - c1 z1 z1^T + e1 I ; z2' = A1 u2 = z2 - c1
- * (u2.z1) z1 + e1 u2 ; A2 = A1 - c2 z2' z2'^T + e2 I, e the refresh where one is due, else 0. */
+/* A tile's sweeps; a refresh ends one, and its token has one of its own. */
 template <vla_op OP, int DK, int ES>
-__device__ __forceinline__ void role_penalty(const arguments &a, const tile<OP, DK, ES> &in, float (&A)[4][8],
-                                             float *z_shared, int64_t &until, int count, int thread)
+__device__ __forceinline__ void role_penalty(const arguments &a, const tile<OP, DK, ES> &in, float (&A)[DK / 8][4],
+                                             sweep_shared<DK> &swept, int64_t &until, bool &poisoned, int count,
+                                             int warp, int lane)
 {
-    using form = shape<OP, DK, ES>;
     constexpr bool KEYS = OP == VLA_VLA; /* rls: the direction is the key */
-    constexpr int LANES = form::penalty_lanes, KINDS = KEYS ? 4 : 2, VALUES = 4 * KINDS,
-                  DEALT = VALUES > LANES ? VALUES / LANES : 1;
-    const int group = thread / LANES, lane = thread % LANES;
-    for (int t = 0; t < count; t += 2) {
-        const float *u_rows = (KEYS ? in.uh : in.kh) + t * DK, *k_rows = in.kh + t * DK;
-        float u1[8], u2[8], k1[8], k2[8], sums[VALUES];
-        load_columns(u1, u_rows, lane, LANES), load_columns(u2, u_rows + DK, lane, LANES);
-        if (KEYS) load_columns(k1, k_rows, lane, LANES), load_columns(k2, k_rows + DK, lane, LANES);
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            sums[r] = dot8(A[r], u1), sums[4 + r] = dot8(A[r], u2);
-            if constexpr (KEYS) sums[8 + r] = dot8(A[r], k1), sums[12 + r] = dot8(A[r], k2);
-        }
-        const int base = deal_sums<VALUES, LANES>(sums, lane);
-        /* Two buffers by parity: who is a step ahead writes the other one, and cannot be two ahead of the barrier. */
-        float *zs = z_shared + (t & 2) * 2 * DK; /* [KINDS][DK] */
-        if (VALUES >= LANES || lane % (LANES / VALUES > 0 ? LANES / VALUES : 1) == 0)
-#pragma unroll
-            for (int i = 0; i < DEALT; i++) zs[(base + i) / 4 * DK + 4 * group + (base + i) % 4] = sums[i];
-        named_barrier<form::penalty_threads>(BARRIER_PENALTY);
-        float z1[8], z2[8], dots[KEYS ? 6 : 3];
-        load_columns(z1, zs, lane, LANES), load_columns(z2, zs + DK, lane, LANES);
-        dots[0] = dot8(z1, u1), dots[1] = dot8(z1, u2), dots[2] = dot8(z2, u2);
-        if constexpr (KEYS) dots[3] = dot8(z1, k1), dots[4] = dot8(z1, k2), dots[5] = dot8(z2, k2);
-#pragma unroll
-        for (int i = 0; i < (KEYS ? 6 : 3); i++) dots[i] = lanes_sum<LANES>(dots[i]);
-        float e1 = 0, e2 = 0, uu = 0, uk = 0;
+    const sweep_rows rows = {KEYS ? in.uh : in.kh, in.kh, in.x, shape<OP, DK, ES>::pitch};
+    for (int first = 0; first < count;) {
+        const int base = first / SWEEP * SWEEP;
+        int last = base + SWEEP < count ? base + SWEEP : count;
+        float add = 0;
         if (KEYS && a.refresh_period > 0) {
-            if (--until == 0) e1 = a.refresh_eps, until = a.refresh_period;
-            if (t + 1 < count && --until == 0) e2 = a.refresh_eps, until = a.refresh_period;
-            uu = lanes_sum<LANES>(dot8(u2, u2)), uk = lanes_sum<LANES>(dot8(u2, k2));
+            if (until == 1)
+                last = first + 1, add = a.refresh_eps;
+            else if (until <= last - first)
+                last = first + (int)until - 1;
+            until -= last - first;
+            if (until == 0) until = a.refresh_period;
         }
-        const float gain1 = reciprocal(1.0f + dots[0]), w = gain1 * dots[1];
-        const float gain2 = reciprocal(1.0f + fmaf(e1, uu, fmaf(-w, dots[1], dots[2])));
-        const float4 row1 = ((const float4 *)zs)[group], row2 = ((const float4 *)(zs + DK))[group];
-        const float rows1[4] = {row1.x, row1.y, row1.z, row1.w}, rows2[4] = {row2.x, row2.y, row2.z, row2.w};
-        float refreshed[4] = {}; /* rows of u2 where e1 is not 0 */
-        if (KEYS && e1 != 0)
-#pragma unroll
-            for (int r = 0; r < 4; r++) refreshed[r] = u_rows[DK + 4 * group + r];
-        float second[8]; /* z2', by columns */
-#pragma unroll
-        for (int i = 0; i < 8; i++) second[i] = fmaf(e1, u2[i], fmaf(-w, z1[i], z2[i]));
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            float z2_row = fmaf(-w, rows1[r], rows2[r]);
-            if (KEYS) z2_row = fmaf(e1, refreshed[r], z2_row);
-            const float write1 = gain1 * rows1[r], write2 = gain2 * z2_row;
-#pragma unroll
-            for (int i = 0; i < 8; i++) A[r][i] = fmaf(-write2, second[i], fmaf(-write1, z1[i], A[r][i]));
-        }
-        if (KEYS && e1 + e2 != 0)
-#pragma unroll
-            for (int i = 0; i < 32; i++)
-                if (4 * (lane + LANES * (i % 8 / 4)) + i % 4 == 4 * group + i / 8) A[i / 8][i % 8] += e1 + e2;
-        if (lane < 4) { /* what the two tokens write along, a row a lane */
-            const int row = 4 * group + lane;
-            const float z1_row = zs[row], write1 = gain1 * z1_row;
-            float z2_row = fmaf(-w, z1_row, zs[DK + row]), x1 = write1, x2 = 0;
-            if constexpr (KEYS) {
-                z2_row = fmaf(e1, u_rows[DK + row], z2_row);
-                const float inner = fmaf(e1, uk, fmaf(-w, dots[4], dots[5]));
-                x1 = fmaf(e1, k_rows[row], fmaf(-write1, dots[3], zs[2 * DK + row]));
-                x2 = fmaf(e1 + e2, k_rows[DK + row],
-                          fmaf(-gain2 * z2_row, inner, fmaf(-write1, dots[4], zs[3 * DK + row])));
-            } else {
-                x2 = gain2 * z2_row;
-            }
-            in.x[t * DK + row] = x1, in.x[(t + 1) * DK + row] = x2;
-        }
+        sweep<DK, KEYS, 3>(A, rows, swept, base, first, last, add, poisoned, warp, lane);
+        first = last;
     }
 }
 
+/* A tile at once: lane l has columns l, l + 32, .. of n, the tile's sums over lanes are dealt out to them. */
 template <vla_op OP, int DK, int ES>
 __device__ __forceinline__ void role_ratio(const tile<OP, DK, ES> &in, float (&n)[DK / 32], int count, int lane,
                                            bool plain)
 {
-#pragma unroll 4
-    for (int t = 0; t < count; t++) {
-        float dot = 0;
+    constexpr int PITCH = shape<OP, DK, ES>::pitch;
+    float dots[TILE];
+#pragma unroll
+    for (int t = 0; t < TILE; t++) { /* rows past the sequence have zero keys */
+        dots[t] = 0;
 #pragma unroll
         for (int e = 0; e < DK / 32; e++) {
-            n[e] += in.kf[t * DK + lane + 32 * e];
-            dot = fmaf(n[e], in.qf[t * DK + lane + 32 * e], dot);
+            n[e] += in.kf[t * PITCH + lane + 32 * e];
+            dots[t] = fmaf(n[e], in.qf[t * PITCH + lane + 32 * e], dots[t]);
         }
-        dot = warp_sum(dot);
-        const float floor = (float)VLA_RATIO_EPS;
-        if (lane == 0) in.inverse[t] = plain ? 1.0f : 1.0f / (dot < floor ? floor : dot);
     }
+    const int token = deal_sums<TILE, 32>(dots, lane);
+    const float floor = (float)VLA_RATIO_EPS;
+    if (lane % 2 == 0 && token < count) in.inverse[token] = plain ? 1.0f : 1.0f / (dots[0] < floor ? floor : dots[0]);
 }
 
-/* x -> a = unit(x), in place, the state's warps taking a token each. */
+/* x -> a = unit(x), in place, a tile at once by one warp. */
 template <vla_op OP, int DK, int ES>
-__device__ __forceinline__ void normalise_writes(const arguments &a, const tile<OP, DK, ES> &in, int64_t row0,
-                                                 int count, int thread, bool keep)
+__device__ __forceinline__ void role_normalise(const arguments &a, const tile<OP, DK, ES> &in, int64_t row0, int count,
+                                               int lane, bool keep)
 {
-    const int lane = thread % 32;
-    for (int t = thread / 32; t < count; t += STATE_THREADS / 32) {
-        float x[DK / 32], y[DK / 32], unit[DK / 32];
+    constexpr int PITCH = shape<OP, DK, ES>::pitch, E = DK / 32;
+    float squares[TILE];
 #pragma unroll
-        for (int e = 0; e < DK / 32; e++) x[e] = in.x[t * DK + lane + 32 * e];
-        feature_row<DK / 32>(x, y, unit, lane, DK, VLA_IDENTITY);
+    for (int t = 0; t < TILE; t++) {
+        squares[t] = 0;
 #pragma unroll
-        for (int e = 0; e < DK / 32; e++) {
+        for (int e = 0; e < E; e++) {
+            const float x = t < count ? in.x[t * PITCH + lane + 32 * e] : 1.0f;
+            squares[t] = fmaf(x, x, squares[t]);
+        }
+    }
+    deal_sums<TILE, 32>(squares, lane); /* lanes 2t and 2t + 1 have that of token t */
+    const bool usual = squares[0] >= SQUARES_LOW && squares[0] <= SQUARES_HIGH;
+    const float scale = a.normalise ? rsqrtf(squares[0]) : 1.0f;
+    if (!a.normalise || __all_sync(FULL_WARP, usual)) {
+#pragma unroll
+        for (int t = 0; t < TILE; t++) {
+            const float by = __shfl_sync(FULL_WARP, scale, 2 * t);
+            if (t >= count) continue;
+#pragma unroll
+            for (int e = 0; e < E; e++) in.x[t * PITCH + lane + 32 * e] *= by;
+        }
+    } else {
+#pragma unroll 1
+        for (int t = 0; t < count; t++) {
+            float x[E], y[E], unit[E];
+#pragma unroll
+            for (int e = 0; e < E; e++) x[e] = in.x[t * PITCH + lane + 32 * e];
+            feature_row<E>(x, y, unit, lane, DK, VLA_IDENTITY);
+#pragma unroll
+            for (int e = 0; e < E; e++) in.x[t * PITCH + lane + 32 * e] = unit[e];
+        }
+    }
+    if (!keep) return;
+    for (int t = 0; t < count; t++)
+#pragma unroll
+        for (int e = 0; e < E; e++) {
             const int c = lane + 32 * e;
-            const float out = a.normalise ? unit[e] : x[e];
-            in.x[t * DK + c] = out;
-            if (keep && c < a.dk) store_element(a.alpha, a.dtype, (row0 + t) * a.dk + c, out);
+            if (c < a.dk) store_element(a.alpha, a.dtype, (row0 + t) * a.dk + c, in.x[t * PITCH + c]);
         }
-    }
-    named_barrier<STATE_THREADS>(BARRIER_STATE);
 }
 
-/* One token: S advanced, and this lane's part of S q returned. */
-template <vla_op OP, int DK, int ES>
-__device__ __forceinline__ float advance_state(const tile<OP, DK, ES> &in, float (&S)[ES], int t, int row, int part)
+/* S = gate S + r w, and this lane's part of S q. */
+template <int QUADS, int LANES, bool GATED>
+__device__ __forceinline__ float write_row(float (&S)[4 * QUADS], float gate, float r, const float4 *w4,
+                                           const float4 *q4, int part)
 {
-    using form = shape<OP, DK, ES>;
-    constexpr int LANES = form::lanes, QUADS = ES / 4;
-    const float4 *k4 = (const float4 *)(in.kh + t * DK);
-    const float4 *w4 = (const float4 *)((OP == VLA_LINEAR ? in.kf : has_A<OP> ? in.x : in.kh) + t * DK);
-    const float4 *q4 = (const float4 *)(in.qf + t * DK);
-    float r = in.v[t * form::rows + row], gate = 1;
-    if (OP != VLA_LINEAR) {
-        r -= lanes_sum<LANES>(row_part<QUADS, LANES>(S, k4, part));
-        if (OP == VLA_DELTA) r *= in.beta[t];
-        if (OP == VLA_DECAY) gate = in.gate[t * form::rows + row];
-    }
     float even = 0, odd = 0;
 #pragma unroll
     for (int j = 0; j < QUADS; j++) {
         const float4 w = w4[part + LANES * j], q = q4[part + LANES * j];
-        if (OP == VLA_DECAY) S[4 * j] *= gate, S[4 * j + 1] *= gate, S[4 * j + 2] *= gate, S[4 * j + 3] *= gate;
+        if (GATED) S[4 * j] *= gate, S[4 * j + 1] *= gate, S[4 * j + 2] *= gate, S[4 * j + 3] *= gate;
         S[4 * j] = fmaf(r, w.x, S[4 * j]), S[4 * j + 1] = fmaf(r, w.y, S[4 * j + 1]);
         S[4 * j + 2] = fmaf(r, w.z, S[4 * j + 2]), S[4 * j + 3] = fmaf(r, w.w, S[4 * j + 3]);
         even = fmaf(S[4 * j], q.x, even), odd = fmaf(S[4 * j + 1], q.y, odd);
         even = fmaf(S[4 * j + 2], q.z, even), odd = fmaf(S[4 * j + 3], q.w, odd);
     }
     return even + odd;
+}
+
+/* One token: S advanced, and this lane's part of S q returned. */
+template <vla_op OP, int DK, int ES>
+__device__ __forceinline__ float advance_one(const tile<OP, DK, ES> &in, float (&S)[ES], int t, int row, int part)
+{
+    using form = shape<OP, DK, ES>;
+    constexpr int LANES = form::lanes, QUADS = ES / 4, PITCH = form::pitch;
+    const float *w = OP == VLA_LINEAR ? in.kf : has_A<OP> ? in.x : in.kh;
+    float r = in.v[t * form::rows + row], gate = 1;
+    if (OP != VLA_LINEAR) r -= lanes_sum<LANES>(row_part<QUADS, LANES>(S, (const float4 *)(in.kh + t * PITCH), part));
+    if (OP == VLA_DELTA) r *= in.beta[t];
+    if (OP == VLA_DECAY) gate = in.gate[t * form::rows + row];
+    return write_row<QUADS, LANES, OP == VLA_DECAY>(S, gate, r, (const float4 *)(w + t * PITCH),
+                                                    (const float4 *)(in.qf + t * PITCH), part);
+}
+
+/* Two tokens with one wait for sums over lanes: S1 k2 = gate1 S k2 + r1 (w1.k2). */
+template <vla_op OP, int DK, int ES>
+__device__ __forceinline__ void advance_two(float (&y)[2], const tile<OP, DK, ES> &in, float (&S)[ES], int t, int row,
+                                            int part)
+{
+    using form = shape<OP, DK, ES>;
+    constexpr int LANES = form::lanes, QUADS = ES / 4, PITCH = form::pitch;
+    const float *w = OP == VLA_LINEAR ? in.kf : has_A<OP> ? in.x : in.kh;
+    const float4 *w1 = (const float4 *)(w + t * PITCH), *k2 = (const float4 *)(in.kh + (t + 1) * PITCH);
+    float r1 = in.v[t * form::rows + row], r2 = in.v[(t + 1) * form::rows + row], gate1 = 1, gate2 = 1;
+    if (OP == VLA_DECAY) gate1 = in.gate[t * form::rows + row], gate2 = in.gate[(t + 1) * form::rows + row];
+    if (OP != VLA_LINEAR) {
+        float p1 = row_part<QUADS, LANES>(S, (const float4 *)(in.kh + t * PITCH), part);
+        float p2 = row_part<QUADS, LANES>(S, k2, part), inner = 0;
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            const float4 x = w1[part + LANES * j], k = k2[part + LANES * j];
+            inner = fmaf(x.x, k.x, fmaf(x.y, k.y, fmaf(x.z, k.z, fmaf(x.w, k.w, inner))));
+        }
+#pragma unroll
+        for (int offset = LANES / 2; offset > 0; offset /= 2) {
+            p1 += __shfl_xor_sync(FULL_WARP, p1, offset), p2 += __shfl_xor_sync(FULL_WARP, p2, offset);
+            inner += __shfl_xor_sync(FULL_WARP, inner, offset);
+        }
+        r1 -= p1;
+        if (OP == VLA_DELTA) r1 *= in.beta[t];
+        r2 -= fmaf(r1, inner, OP == VLA_DECAY ? gate1 * p2 : p2);
+        if (OP == VLA_DELTA) r2 *= in.beta[t + 1];
+    }
+    const float4 *q4 = (const float4 *)(in.qf + t * PITCH);
+    y[0] = write_row<QUADS, LANES, OP == VLA_DECAY>(S, gate1, r1, w1, q4, part);
+    y[1] = write_row<QUADS, LANES, OP == VLA_DECAY>(S, gate2, r2, w1 + PITCH / 4, q4 + PITCH / 4, part);
 }
 
 /* Four tokens at a time, so that the sums of their outputs over lanes overlap and one store writes several. WHOLE:
@@ -413,8 +411,14 @@ __device__ __forceinline__ void role_state(const arguments &a, const tile<OP, DK
     for (int t = 0; t < count; t += BATCH) {
         float y[BATCH];
 #pragma unroll
-        for (int i = 0; i < BATCH; i++)
-            y[i] = WHOLE || t + i < count ? advance_state<OP, DK, ES>(in, S, t + i, row, part) : 0.0f;
+        for (int i = 0; i < BATCH; i += 2) {
+            float two[2] = {};
+            if (WHOLE || t + i + 1 < count)
+                advance_two<OP, DK, ES>(two, in, S, t + i, row, part);
+            else if (t + i < count)
+                two[0] = advance_one<OP, DK, ES>(in, S, t + i, row, part);
+            y[i] = two[0], y[i + 1] = two[1];
+        }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) y[i] = lanes_sum<LANES>(y[i]);
 #pragma unroll

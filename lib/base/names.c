@@ -4,7 +4,7 @@
 static const char *const op_names[] = {"softmax", "linear", "delta", "decay", "vla", "rls"};
 static const char *const form_names[] = {"naive", "recurrent", "stepwise", "chunk", "scan"};
 static const char *const backend_names[] = {"cpu", "cuda"};
-static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16"};
+static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16", "tf32"};
 static const char *const isa_names[] = {"base", "avx2", "avx512"};
 static const char *const status_names[] = {"ok", "argument", "file", "device", "memory", "unsupported", "numeric"};
 
@@ -55,6 +55,7 @@ size_t vla_dtype_size(vla_dtype dtype)
     case VLA_F64:
         return 8;
     case VLA_F32:
+    case VLA_TF32:
         return 4;
     default:
         return 2;

@@ -13,7 +13,7 @@
 
 static const char *const op_names[] = {"softmax", "linear", "delta", "decay", "vla", "rls", "all", NULL};
 static const char *const form_names[] = {"naive", "recurrent", "stepwise", "chunk", "scan", "best", "all", NULL};
-static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16", NULL};
+static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16", "tf32", NULL};
 static const char *const backend_names[] = {"cpu", "cuda", "auto", "cpu,cuda", NULL};
 static const char *const isa_names[] = {"auto", "base", "avx2", "avx512", NULL};
 static const char *const feature_names[] = {"elu1", "silu", "identity", NULL};
@@ -110,7 +110,7 @@ static void operator_rows(vla_common *c, vla_option *row)
     *row++ =
         choice("backend", &c->backend, backend_names, "NAME", "cpu, cuda, auto, or cpu,cuda for both (default: auto)");
     *row++ = choice("isa", &c->isa, isa_names, "NAME", "instruction set: auto, base, avx2, avx512 (default: auto)");
-    *row++ = list("dtype", &c->dtypes, dtype_names, "f64 f32 bf16 f16 (default: f32)");
+    *row++ = list("dtype", &c->dtypes, dtype_names, "f64 f32 bf16 f16 tf32 (default: f32)");
     *row++ = range("threads", &c->threads, 1, 4096, "threads (default: processors this process may use)");
     *row++ = range("chunk", &c->chunk, 1, 65536, "tokens per chunk (default: chosen)");
     *row++ = range("segments", &c->segments, 1, 1048576, "segments of a scan (default: chosen)");

@@ -131,14 +131,17 @@ static const char *const key_fields[] = {
 
 bool vla_case_record(const vla_case *c, int64_t seed, const char *input, vla_record *r)
 {
-    static const char *const arithmetic[VLA_DTYPES] = {"f64", "f32", "bf16", "f16"};
+    static const char *const arithmetic[VLA_DTYPES] = {"f64", "f32", "bf16", "f16", "tf32"};
+    /* the device's float32 chunk and scan split every operand in two tf32 numbers */
+    const bool split = c->backend == VLA_CUDA && c->dtype == VLA_F32 && c->problem.op != VLA_SOFTMAX &&
+                       (c->form == VLA_CHUNK || c->form == VLA_SCAN);
     char label[VLA_LABEL_SIZE];
     const vla_problem *p = &c->problem;
     return vla_record_string(r, "case", vla_case_label(c, label, sizeof label)) && vla_record_null(r, "key") &&
            vla_record_string(r, "op", vla_op_name(p->op)) && vla_record_string(r, "form", vla_form_name(c->form)) &&
            vla_record_string(r, "backend", vla_backend_name(c->backend)) &&
            vla_record_string(r, "dtype", vla_dtype_name(c->dtype)) &&
-           vla_record_string(r, "arith", arithmetic[c->dtype]) &&
+           vla_record_string(r, "arith", split ? "tf32x3" : arithmetic[c->dtype]) &&
            vla_record_string(r, "mode", vla_mode_name(c->mode)) &&
            vla_record_string(r, "pass", c->backward ? "fwdbwd" : "fwd") && vla_record_int(r, "B", p->B) &&
            vla_record_int(r, "H", p->H) && vla_record_int(r, "T", p->T) &&

@@ -49,6 +49,8 @@ double vla_residual_limit(vla_op op, vla_dtype dtype)
         return 1e-12;
     case VLA_F32:
         return op == VLA_RLS ? 2e-4 : 2e-5;
+    case VLA_TF32:
+        return 5e-3;
     default:
         return 2e-2;
     }

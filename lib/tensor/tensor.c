@@ -97,6 +97,7 @@ double vla_load(const void *data, vla_dtype dtype, int64_t index)
     case VLA_F64:
         return ((const double *)data)[index];
     case VLA_F32:
+    case VLA_TF32:
         return (double)((const float *)data)[index];
     case VLA_BF16:
         return load_bf16(((const uint16_t *)data)[index]);
@@ -120,6 +121,7 @@ static void store_block(void *dst, vla_dtype dtype, int64_t first, const double 
         memcpy((double *)dst + first, src, (size_t)count * sizeof *src);
         break;
     case VLA_F32:
+    case VLA_TF32:
         for (int64_t i = 0; i < count; i++) ((float *)dst)[first + i] = (float)src[i];
         break;
     case VLA_BF16:

@@ -358,13 +358,14 @@ static int by_value(const void *x, const void *y)
 static vla_status time_replays(run *r, int runs, int replays, double *seconds)
 {
     void *graph = NULL, *from = NULL, *to = NULL;
-    const vla_tensors t = tensors_of(r);
+    vla_tensors t = tensors_of(r);
     vla_status status =
         vla_plan_create(&r->plan, r->exec, &r->c->problem, r->c->form, VLA_CUDA, r->c->dtype, &r->error);
     if (status != VLA_OK) return status;
     vla_plan_set_stream(r->plan, r->stream);
     status = vla_plan_run(r->plan, &t, &r->error);
     if (status == VLA_OK) status = vla_device_stream_wait(r->stream, &r->error);
+    t.state_in = r->c->resume;
     if (status == VLA_OK) status = vla_device_graph_begin(r->stream, &r->error);
     for (int i = 0; i < runs && status == VLA_OK; i++) status = vla_plan_run(r->plan, &t, &r->error);
     if (status == VLA_OK) status = vla_device_graph_end(r->stream, &graph, &r->error);

@@ -15,6 +15,7 @@ typedef struct gpu_case {
     int64_t nan_token;
     int heads;   /* heads compared; 0: all, at most 4 */
     bool repeat; /* also run twice and require equal bits */
+    bool resume; /* gpu_time: every run but the first starts from the state of the one before */
     uint64_t seed;
 } gpu_case;
 
@@ -23,6 +24,10 @@ typedef enum gpu_verdict { GPU_PASS, GPU_FAIL, GPU_SKIP } gpu_verdict;
 gpu_case gpu_case_default(vla_op op, vla_form form, vla_dtype dtype, int64_t B, int64_t H, int64_t T, int64_t d);
 /* text: one line saying residuals, or why not. */
 gpu_verdict gpu_run(const gpu_case *c, char *text, size_t size);
+/* Offsets beyond 2^31 elements: with several heads the last one, with one the end of the sequence, against a run that
+ * needs no such offsets. Inputs are made on the device; the oracle is not asked. Skipped where the memory is missing.
+ */
+gpu_verdict gpu_far(const gpu_case *c, char *text, size_t size);
 /* Median seconds of one run: graph of `runs` launches replayed, by events. < 0 on failure, text says why. */
 double gpu_time(const gpu_case *c, int runs, int replays, char *text, size_t size);
 

@@ -21,16 +21,20 @@ static void name_of(const gpu_case *c, const char *kind, char *name, size_t size
              (long long)p->dv, kind);
 }
 
+static void report(totals *all, const char *name, gpu_verdict verdict, const char *text)
+{
+    all->run++;
+    all->passed += verdict == GPU_PASS, all->skipped += verdict == GPU_SKIP, all->failed += verdict == GPU_FAIL;
+    printf("%s %s: %s\n", verdict == GPU_PASS ? "ok  " : verdict == GPU_SKIP ? "skip" : "FAIL", name, text);
+    fflush(stdout);
+}
+
 static void check(totals *all, const gpu_case *c, const char *kind)
 {
     char name[200], text[600];
     name_of(c, kind, name, sizeof name);
     if (all->filter && !strstr(name, all->filter)) return;
-    const gpu_verdict verdict = gpu_run(c, text, sizeof text);
-    all->run++;
-    all->passed += verdict == GPU_PASS, all->skipped += verdict == GPU_SKIP, all->failed += verdict == GPU_FAIL;
-    printf("%s %s: %s\n", verdict == GPU_PASS ? "ok  " : verdict == GPU_SKIP ? "skip" : "FAIL", name, text);
-    fflush(stdout);
+    report(all, name, gpu_run(c, text, sizeof text), text);
 }
 
 typedef struct shape {
@@ -127,6 +131,48 @@ static void check_nan(totals *all, const vla_kernel *k, vla_dtype dtype)
         }
 }
 
+/* A few tokens of many sequences, from a state and into one. */
+static void check_decode(totals *all, const vla_kernel *k, vla_dtype dtype)
+{
+    if (k->op == VLA_SOFTMAX) return; /* check_options has it */
+    static const shape shapes[] = {{64, 16, 2, 128, 128}, {3, 5, 2, 64, 64},  {2, 3, 2, 33, 65},
+                                   {1, 3, 6, 80, 96},     {1, 2, 5, 128, 64}, {1, 2, 5, 64, 128},
+                                   {1, 2, 2, 256, 200},   {1, 2, 4, 7, 5},    {1, 1, 3, 1, 1}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        gpu_case c = case_of(k, dtype, shapes[i]);
+        if (k->op == VLA_DECAY) c.problem.gate = (vla_gate)(i % 3);
+        c.split = shapes[i].T - 1;
+        check(all, &c, "decode");
+        if (k->op != VLA_VLA) continue;
+        c.problem.refresh_period = 2, c.problem.refresh_eps = 1e-2;
+        check(all, &c, "decode_refresh");
+    }
+    gpu_case c = case_of(k, dtype, (shape){1, 3, 4, 64, 64});
+    c.problem.output = VLA_PLAIN;
+    c.zero_keys = true;
+    c.repeat = true;
+    check(all, &c, "decode_zero_keys");
+    c = case_of(k, dtype, (shape){1, 3, 4, 64, 64});
+    for (c.nan_tensor = 1; c.nan_tensor <= 3; c.nan_tensor++) {
+        c.nan_token = 2;
+        check(all, &c, "decode_nan");
+    }
+}
+
+static void check_far(totals *all, const vla_kernel *k, vla_dtype dtype)
+{
+    if (k->op == VLA_SOFTMAX || k->form == VLA_STEPWISE || (dtype != VLA_BF16 && dtype != VLA_F32)) return;
+    const bool long_run = k->form != VLA_RECURRENT;
+    if (k->form == VLA_CHUNK && dtype == VLA_F32) return; /* as scan, and slower */
+    const shape s =
+        long_run ? (shape){1, 1, ((int64_t)1 << 25) + 5000, 64, 64} : (shape){1, ((int64_t)1 << 19) + 100, 64, 64, 64};
+    gpu_case c = case_of(k, dtype, s);
+    char name[200], text[600];
+    name_of(&c, "far", name, sizeof name);
+    if (all->filter && !strstr(name, all->filter)) return;
+    report(all, name, gpu_far(&c, text, sizeof text), text);
+}
+
 static void check_large(totals *all, const vla_kernel *k, vla_dtype dtype)
 {
     gpu_case c = case_of(k, dtype, (shape){4096, 17, 3, 16, 16});
@@ -149,7 +195,9 @@ static void check_all(totals *all)
             check_shapes(all, k, (vla_dtype)dtype);
             check_options(all, k, (vla_dtype)dtype);
             check_nan(all, k, (vla_dtype)dtype);
+            check_decode(all, k, (vla_dtype)dtype);
             check_large(all, k, (vla_dtype)dtype);
+            check_far(all, k, (vla_dtype)dtype);
         }
     }
 }
@@ -160,6 +208,7 @@ static void time_one(totals *all, const vla_kernel *k, vla_dtype dtype, shape s)
     gpu_case c = case_of(k, dtype, s);
     name_of(&c, "time", name, sizeof name);
     if (all->filter && !strstr(name, all->filter)) return;
+    c.resume = k->op != VLA_SOFTMAX && s.T == 1;
     const double seconds = gpu_time(&c, s.T > 20000 ? 4 : 20, 9, text, sizeof text);
     all->run++;
     all->passed += seconds >= 0, all->skipped += seconds < 0;
@@ -174,12 +223,19 @@ static void time_all(totals *all)
     for (int i = 0; (k = vla_kernel_at(i)); i++) {
         if (k->backend != VLA_CUDA) continue;
         for (int64_t d = 64; d <= 128; d += 64)
-            for (size_t t = 0; t < sizeof lengths / sizeof *lengths; t++) {
+            for (size_t t = 0; t < sizeof lengths / sizeof *lengths && k->variants[VLA_BF16][VLA_ISA_BASE]; t++) {
                 const bool slow = k->form == VLA_RECURRENT || k->form == VLA_STEPWISE;
                 if (slow && lengths[t] > 4096) continue;
                 time_one(all, k, VLA_BF16, (shape){1, 16, lengths[t], d, d});
             }
-        time_one(all, k, VLA_F32, (shape){1, 16, 4096, 64, 64});
+        for (int dtype = VLA_F32; dtype <= VLA_TF32; dtype += VLA_TF32 - VLA_F32)
+            for (size_t t = 0; t < 3 && k->variants[dtype][VLA_ISA_BASE]; t++) {
+                const int64_t length = t == 0 ? 4096 : t == 1 ? 16384 : 65536;
+                if (t > 0 && (k->form == VLA_RECURRENT || k->form == VLA_STEPWISE || k->op == VLA_SOFTMAX)) continue;
+                time_one(all, k, (vla_dtype)dtype, (shape){1, 16, length, 64, 64});
+                time_one(all, k, (vla_dtype)dtype, (shape){1, 16, length, 128, 128});
+            }
+        if (k->form == VLA_RECURRENT) time_one(all, k, VLA_BF16, (shape){64, 16, 1, 128, 128});
     }
 }
 
