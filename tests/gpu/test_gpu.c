@@ -143,7 +143,7 @@ static void check_decode(totals *all, const vla_kernel *k, vla_dtype dtype)
         if (k->op == VLA_DECAY) c.problem.gate = (vla_gate)(i % 3);
         c.split = shapes[i].T - 1;
         check(all, &c, "decode");
-        if (k->op != VLA_VLA) continue;
+        if (k->op != VLA_VLA || (k->form != VLA_RECURRENT && k->form != VLA_STEPWISE)) continue;
         c.problem.refresh_period = 2, c.problem.refresh_eps = 1e-2;
         check(all, &c, "decode_refresh");
     }
@@ -202,11 +202,15 @@ static void check_all(totals *all)
     }
 }
 
-static void time_one(totals *all, const vla_kernel *k, vla_dtype dtype, shape s)
+/* Tk: keys in the cache, of softmax; else 0. */
+static void time_one(totals *all, const vla_kernel *k, vla_dtype dtype, shape s, int64_t Tk)
 {
     char name[200], text[600];
     gpu_case c = case_of(k, dtype, s);
-    name_of(&c, "time", name, sizeof name);
+    char kind[40] = "time";
+    if (Tk) snprintf(kind, sizeof kind, "Tk%lld/time", (long long)Tk);
+    c.problem.Tk = Tk;
+    name_of(&c, kind, name, sizeof name);
     if (all->filter && !strstr(name, all->filter)) return;
     c.resume = k->op != VLA_SOFTMAX && s.T == 1;
     const double seconds = gpu_time(&c, s.T > 20000 ? 4 : 20, 9, text, sizeof text);
@@ -226,16 +230,22 @@ static void time_all(totals *all)
             for (size_t t = 0; t < sizeof lengths / sizeof *lengths && k->variants[VLA_BF16][VLA_ISA_BASE]; t++) {
                 const bool slow = k->form == VLA_RECURRENT || k->form == VLA_STEPWISE;
                 if (slow && lengths[t] > 4096) continue;
-                time_one(all, k, VLA_BF16, (shape){1, 16, lengths[t], d, d});
+                time_one(all, k, VLA_BF16, (shape){1, 16, lengths[t], d, d}, 0);
             }
         for (int dtype = VLA_F32; dtype <= VLA_TF32; dtype += VLA_TF32 - VLA_F32)
             for (size_t t = 0; t < 3 && k->variants[dtype][VLA_ISA_BASE]; t++) {
                 const int64_t length = t == 0 ? 4096 : t == 1 ? 16384 : 65536;
                 if (t > 0 && (k->form == VLA_RECURRENT || k->form == VLA_STEPWISE || k->op == VLA_SOFTMAX)) continue;
-                time_one(all, k, (vla_dtype)dtype, (shape){1, 16, length, 64, 64});
-                time_one(all, k, (vla_dtype)dtype, (shape){1, 16, length, 128, 128});
+                time_one(all, k, (vla_dtype)dtype, (shape){1, 16, length, 64, 64}, 0);
+                time_one(all, k, (vla_dtype)dtype, (shape){1, 16, length, 128, 128}, 0);
             }
-        if (k->form == VLA_RECURRENT) time_one(all, k, VLA_BF16, (shape){64, 16, 1, 128, 128});
+        if (k->form == VLA_RECURRENT) time_one(all, k, VLA_BF16, (shape){64, 16, 1, 128, 128}, 0);
+        if (k->op == VLA_SOFTMAX)
+            for (int64_t Tk = 4096; Tk <= 65536; Tk *= 16) {
+                time_one(all, k, VLA_BF16, (shape){1, 16, 1, 64, 64}, Tk);
+                time_one(all, k, VLA_BF16, (shape){1, 16, 1, 128, 128}, Tk);
+                if (Tk == 4096) time_one(all, k, VLA_BF16, (shape){64, 16, 1, 128, 128}, Tk);
+            }
     }
 }
 
