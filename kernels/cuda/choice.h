@@ -52,11 +52,13 @@ static inline double vla_cost_us(const vla_cost *c, const vla_problem *p, int mu
 }
 
 /* Among the forms that can run; of those that were not measured, the first in the order chunk, scan, recurrent,
- * stepwise. A single token is a step of the recurrence. VLA_NAIVE when none can. */
+ * stepwise, in float32 and tf32 scan before chunk, which is scan in one segment. A single token is a step of the
+ * recurrence. VLA_NAIVE when none can. */
 static inline vla_form vla_device_form(const vla_problem *p, vla_dtype dtype, int multiprocessors,
                                        const bool can[VLA_FORMS])
 {
-    static const vla_form order[] = {VLA_CHUNK, VLA_SCAN, VLA_RECURRENT, VLA_STEPWISE};
+    const bool wide = dtype == VLA_F32 || dtype == VLA_TF32;
+    const vla_form order[] = {wide ? VLA_SCAN : VLA_CHUNK, wide ? VLA_CHUNK : VLA_SCAN, VLA_RECURRENT, VLA_STEPWISE};
     vla_form best = VLA_NAIVE;
     double least = 0;
     if (p->T <= 1 && can[VLA_RECURRENT]) return VLA_RECURRENT;

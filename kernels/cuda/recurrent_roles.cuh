@@ -243,7 +243,7 @@ __device__ __forceinline__ void role_penalty(const arguments &a, const tile<OP, 
                                              sweep_shared<DK> &swept, int64_t &until, bool &poisoned, int count,
                                              int warp, int lane)
 {
-    constexpr bool KEYS = OP == VLA_VLA; /* rls: the direction is the key */
+    constexpr bool KEYS = OP == VLA_VLA; /* rls: the direction is the key, and writes are not brought to unit length */
     const sweep_rows rows = {KEYS ? in.uh : in.kh, in.kh, in.x, shape<OP, DK, ES>::pitch};
     for (int first = 0; first < count;) {
         const int base = first / SWEEP * SWEEP;
@@ -257,7 +257,7 @@ __device__ __forceinline__ void role_penalty(const arguments &a, const tile<OP, 
             until -= last - first;
             if (until == 0) until = a.refresh_period;
         }
-        sweep<DK, KEYS, 3>(A, rows, swept, base, first, last, add, poisoned, warp, lane);
+        sweep<DK, KEYS, KEYS ? 3 : 4>(A, rows, swept, base, first, last, add, poisoned, warp, lane);
         first = last;
     }
 }

@@ -10,7 +10,8 @@
  * segment, eight tokens a sweep (recurrent_penalty.cuh): a   (vla) pairs     N^-1 and tril(Q a^T) of each block maps a
  * segment from S = 0 and from S = I with V = 0: S at its end is S P + B     (scan) compose   S at the segments' starts
  *   walk      a segment from its start, with outputs
- * so A and S are made anew at each segment's start from sums and maps; in the chunk form they are carried. NaN: rows
+ * so A and S are made anew at each segment's start from sums and maps; in the chunk form they are carried, and A's
+ * products are split in tf32 too, as nothing corrects its end. NaN: rows
  * that hold one are taken as zero, and everything from the first one on is NaN in the output, which is what the
  * recurrence gives. Not supported: dk or dv above 128, refresh and no_normalise (recurrent has them). */
 #ifndef VLA_CUDA_SCAN_CUH

@@ -126,9 +126,9 @@ vla_status launch_stretch(const arguments &a, cudaStream_t stream, vla_error *er
     }
     if constexpr (OP == VLA_VLA) {
         const size_t bytes = sizeof(penalty_shared<DK>);
-        status = allow_shared(penalty<DK, TERMS>, bytes, error);
+        status = allow_shared(penalty < DK, SCAN ? TERMS : 3 >, bytes, error);
         if (status != VLA_OK) return status;
-        penalty<DK, TERMS><<<(unsigned)places, 2 * DK, bytes, stream>>>(a, !SCAN);
+        penalty<DK, SCAN ? TERMS : 3><<<(unsigned)places, 2 * DK, bytes, stream>>>(a, !SCAN);
         VLA_CUDA(cudaGetLastError());
     }
     pairs<OP, DK, TERMS><<<(unsigned)((all + WARPS - 1) / WARPS), 32 * WARPS, 0, stream>>>(a);

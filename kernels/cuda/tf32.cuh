@@ -2,7 +2,8 @@
  * product feed the next.
  *
  * TERMS 1: operands rounded to tf32 (10 bits of fraction). TERMS 3: every operand split in two tf32 numbers, x = high +
- * low, and high high + high low + low high summed: an error of about 2^-21 a product, float32's accuracy in effect.
+ * low, and high high + high low + low high summed: an error of about 2^-20 a product. TERMS 4: the split to nearest,
+ * and low low as well: 2^-22.
  *
  * Lane l has g = l / 4, t = l % 4. A result C (16 x 8): {C[g][2t], C[g][2t+1], C[g+8][2t], C[g+8][2t+1]}. The index
  * that is summed over may be permuted alike in both operands: with its places t and t + 4 standing for 2t and 2t + 1, a
@@ -25,12 +26,12 @@ __device__ __forceinline__ uint32_t rounded(float x)
 
 /* N registers of an operand. The low part of the split is exact; of it the product sees the leading bits. */
 template <int TERMS, int N> struct operand {
-    uint32_t high[N], low[TERMS == 3 ? N : 1];
+    uint32_t high[N], low[TERMS >= 3 ? N : 1];
     __device__ __forceinline__ void set(int i, float x)
     {
-        if (TERMS == 3) {
-            high[i] = __float_as_uint(x) & 0xffffe000u;
-            low[TERMS == 3 ? i : 0] = __float_as_uint(x - __uint_as_float(high[i]));
+        if (TERMS >= 3) { /* to nearest with 4: a NaN that the sum takes for 0 stays one in the low part */
+            high[i] = (__float_as_uint(x) + (TERMS == 4 ? 0x1000u : 0u)) & 0xffffe000u;
+            low[TERMS >= 3 ? i : 0] = __float_as_uint(x - __uint_as_float(high[i]));
         } else {
             high[i] = rounded(x);
         }
@@ -64,7 +65,8 @@ __device__ __forceinline__ void product(float (&c)[4], const uint32_t (&a)[4], c
 /* c += a b */
 template <int TERMS> __device__ __forceinline__ void mma(float (&c)[4], const left_t<TERMS> &a, const right_t<TERMS> &b)
 {
-    if constexpr (TERMS == 3) {
+    if constexpr (TERMS == 4) product(c, a.low, b.low);
+    if constexpr (TERMS >= 3) {
         product(c, a.low, b.high);
         product(c, a.high, b.low);
     }
@@ -77,10 +79,11 @@ template <int TERMS> struct sum_t {
     __device__ __forceinline__ void add(const left_t<TERMS> &a, const right_t<TERMS> &b)
     {
         product(part[0], a.high, b.high);
-        if constexpr (TERMS == 3) {
+        if constexpr (TERMS >= 3) {
             product(part[1], a.low, b.high);
             product(part[2], a.high, b.low);
         }
+        if constexpr (TERMS == 4) product(part[3], a.low, b.low);
     }
     __device__ __forceinline__ void take(float (&c)[4]) const
     {
@@ -88,25 +91,37 @@ template <int TERMS> struct sum_t {
         for (int i = 0; i < 4; i++) {
             c[i] = part[0][i];
             if constexpr (TERMS == 3) c[i] += part[1][i] + part[2][i];
+            if constexpr (TERMS == 4) c[i] += (part[1][i] + part[2][i]) + part[3][i];
         }
     }
 };
 
 /* G = L L^T, 8 x 8 symmetric positive definite, lane (g, t) holding G[g][2t] and G[g][2t+1], becomes L^-1 with zeros
- * above; the pivot of row g, the square of L[g][g], is returned. */
+ * above; the pivot of row g, the square of L[g][g], is returned. Row elimination of two pivots a, c at a time, which a
+ * lane's two columns are: for the rows below, the inverse of {{a, b}, {b, c}} takes the reciprocal of its determinant.
+ */
 __device__ __forceinline__ float factor8(float (&x)[2], int lane)
 {
     const int g = lane / 4, t = lane % 4;
     float diagonal = 1;
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-        const float own = __shfl_sync(FULL_WARP, x[j % 2], g * 4 + j / 2);
-        const float pivot = __shfl_sync(FULL_WARP, x[j % 2], j * 4 + j / 2);
-        const float row0 = __shfl_sync(FULL_WARP, x[0], j * 4 + t), row1 = __shfl_sync(FULL_WARP, x[1], j * 4 + t);
-        if (g == j) diagonal = pivot;
-        const float f = g > j ? own * reciprocal(pivot) : 0.0f;
-        x[0] = fmaf(-f, row0, x[0]), x[1] = fmaf(-f, row1, x[1]);
-        if (t == j / 2 && g > j) x[j % 2] = -f;
+    for (int j = 0; j < 8; j += 2) {
+        const int from = g * 4 + j / 2, first = j * 4, second = first + 4;
+        const float own0 = __shfl_sync(FULL_WARP, x[0], from), own1 = __shfl_sync(FULL_WARP, x[1], from);
+        const float a = __shfl_sync(FULL_WARP, x[0], first + j / 2), b = __shfl_sync(FULL_WARP, x[0], second + j / 2),
+                    c = __shfl_sync(FULL_WARP, x[1], second + j / 2);
+        const float row0 = __shfl_sync(FULL_WARP, x[0], first + t), row1 = __shfl_sync(FULL_WARP, x[1], first + t);
+        const float next0 = __shfl_sync(FULL_WARP, x[0], second + t), next1 = __shfl_sync(FULL_WARP, x[1], second + t);
+        const float determinant = fmaf(a, c, -b * b), inverse = reciprocal(determinant), by_a = reciprocal(a);
+        const bool below = g > j + 1, other = g == j + 1;
+        const float f0 = below   ? fmaf(own0, c, -own1 * b) * inverse
+                         : other ? b * by_a
+                                 : 0.0f,
+                    f1 = below ? fmaf(own1, a, -own0 * b) * inverse : 0.0f;
+        diagonal = g == j ? a : other ? determinant * by_a : diagonal;
+        x[0] = fmaf(-f1, next0, fmaf(-f0, row0, x[0])), x[1] = fmaf(-f1, next1, fmaf(-f0, row1, x[1]));
+        if (t == j / 2 && g > j) x[0] = -f0;
+        if (t == j / 2 && below) x[1] = -f1;
     }
     const float scale = rsqrtf(diagonal);
     x[0] = 2 * t < g ? x[0] * scale : 2 * t == g ? scale : 0.0f;
