@@ -56,7 +56,6 @@ struct arguments {
     unsigned long long *bad; /* a head: first token that is not finite */
     float diagonal;          /* of M before the first token */
     bool first, resume;      /* the first stretch; of a run that goes on from a state */
-    bool early;              /* let the next kernel's blocks in as soon as all of this one's are */
 };
 
 template <int DK> struct sizes {

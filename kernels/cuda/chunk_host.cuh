@@ -158,7 +158,6 @@ template <vla_op OP, int DK> vla_status run_width(arguments a, const layout &l, 
     cudaStream_t stream = (cudaStream_t)call->stream;
     a.resume = t->state_in, a.diagonal = (float)((double)p->dk * p->lambda0);
     a.n_in = t->state_in && OP != VLA_DELTA ? (const float *)t->n : NULL;
-    a.early = l.heads * l.chunks <= 8 * (int64_t)vla_cuda_sm_count(); /* blocks let in early end up unevenly spread */
     if constexpr (OP == VLA_VLA)
         if (t->state_in) {
             const size_t square = (size_t)DK * (DK + 1) * sizeof(float);

@@ -473,7 +473,6 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? MAP_BLOCKS
     const int64_t token = a.first_token + chunk * C, row0 = head * a.T + token;
     const int left = (int)(a.T - token < C ? a.T - token : C);
     const int lane = (int)threadIdx.x % 32, warp = warp_number();
-    grid_release(a.early);
     raw8<1> query[R::PASSES];
     map_values<DK> values;
     fetch_tokens<DK>(query, a.q, a, row0, left);

@@ -420,7 +420,6 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads, penalty_sha
     const float4 *M =
         count > 0 ? a.M + (head * a.segments + segment) * sizes<DK>::matrix : a.M_carry + head * sizes<DK>::matrix;
     factor_unit(shared.unit, (int)threadIdx.x, form::threads);
-    grid_release(a.early);
     grid_wait();
     float top = 0;
 #pragma unroll

@@ -2,6 +2,7 @@
 #ifndef VLA_CUDA_CHUNK_PREPARE_CUH
 #define VLA_CUDA_CHUNK_PREPARE_CUH
 #include "kernels/cuda/chunk.cuh"
+#include "kernels/cuda/factor.cuh"
 
 namespace chunked
 {
@@ -10,7 +11,7 @@ template <int DK, bool WITH_U> struct prepare_shared {
                          passes = C / step, inputs = WITH_U ? 2 : 1; /* k, u */
     uint4 raw[2][inputs][passes][threads];                           /* of two chunks, each thread's own */
     __half rows[inputs][(WITH_U ? C : 1) * PITCH];
-    float sums[sizes<DK>::warps][DK];
+    float sums[sizes<DK>::warps][DK], norm[C];
     int bad;
 };
 
@@ -51,6 +52,99 @@ __device__ __forceinline__ void fetch_rows(prepare_shared<DK, WITH_U> &s, const 
     copy_commit();
 }
 
+/* Eight elements of 16 bits as float. */
+__device__ __forceinline__ void widen8(float (&x)[8], const uint4 &raw, bool bf16)
+{
+    const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 v = bf16 ? unpack(bf16_arithmetic{}, word[i]) : unpack(f16_arithmetic{}, word[i]);
+        x[2 * i] = v.x, x[2 * i + 1] = v.y;
+    }
+}
+
+/* Row r of u and k as unit rows, eight elements a lane, and of phi(k) in y; whatever the features, widths and values.
+ */
+template <int DK, bool WITH_U>
+__device__ __forceinline__ void any_rows(prepare_shared<DK, WITH_U> &s, const arguments &a, float (&y)[8], uint4 key,
+                                         uint4 direction, int r, bool inside)
+{
+    constexpr int L = sizes<DK>::lanes, PITCH = DK + 8;
+    const int sub = (int)threadIdx.x % L;
+    float x[8];
+    raw8<1> in;
+    if (WITH_U) {
+        in.half[0] = direction;
+        convert8(x, in, a.dtype);
+        const float norm = unit8<false>(x, y, 8 * sub, a.dk, VLA_IDENTITY, L);
+        if (!(norm < INFINITY)) { /* not finite: zeros instead, and the row noted */
+            if (inside) atomicMin(&s.bad, r);
+#pragma unroll
+            for (int j = 0; j < 8; j++) x[j] = 0;
+        }
+        put8(s.rows[prepare_shared<DK, WITH_U>::inputs - 1] + r * PITCH + 8 * sub, x);
+    }
+    in.half[0] = key;
+    convert8(x, in, a.dtype);
+    float norm = unit8<false>(x, y, 8 * sub, a.dk, a.features, L);
+    const bool bad = !(norm < INFINITY);
+    if (bad && inside) atomicMin(&s.bad, r);
+    if (!inside || bad) { /* phi(0) is not 0 */
+        norm = 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
+    }
+    if (WITH_U) put8(s.rows[0] + r * PITCH + 8 * sub, x);
+    if (sub == 0) s.norm[r] = norm;
+}
+
+/* The same where the features are the usual, rows whole and squares within range: false, and nothing done, where a row
+ * of the warp has others. */
+template <int DK, bool WITH_U>
+__device__ __forceinline__ bool usual_rows(prepare_shared<DK, WITH_U> &s, bool bf16, float (&y)[8], uint4 key,
+                                           uint4 direction, int r)
+{
+    constexpr int L = sizes<DK>::lanes, PITCH = DK + 8;
+    const int sub = (int)threadIdx.x % L;
+    float x[8], keys = 0, directions = 1;
+    widen8(y, key, bf16);
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        float e;
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(y[j] * 1.44269504f));
+        y[j] = y[j] > 0 ? y[j] + 1.0f : e;
+        keys = fmaf(y[j], y[j], keys);
+    }
+    if (WITH_U) {
+        directions = 0;
+        widen8(x, direction, bf16);
+#pragma unroll
+        for (int j = 0; j < 8; j++) directions = fmaf(x[j], x[j], directions);
+    }
+#pragma unroll
+    for (int offset = L / 2; offset > 0; offset /= 2) {
+        keys += __shfl_xor_sync(FULL_WARP, keys, offset);
+        if (WITH_U) directions += __shfl_xor_sync(FULL_WARP, directions, offset);
+    }
+    if (!__all_sync(FULL_WARP, fminf(keys, directions) >= SQUARES_LOW && fmaxf(keys, directions) <= SQUARES_HIGH &&
+                                   keys == keys && directions == directions))
+        return false;
+    float scale = quick_rsqrt(directions);
+    if (WITH_U) {
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] *= scale;
+        put8(s.rows[prepare_shared<DK, WITH_U>::inputs - 1] + r * PITCH + 8 * sub, x);
+    }
+    scale = quick_rsqrt(keys);
+    if (WITH_U) {
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] = y[j] * scale;
+        put8(s.rows[0] + r * PITCH + 8 * sub, x);
+    }
+    if (sub == 0) s.norm[r] = keys * scale;
+    return true;
+}
+
 /* A block a segment of a head. The passes over a chunk's rows are a loop that is not unrolled: fetching instructions
  * that run once would be the time. */
 template <int DK, bool WITH_U>
@@ -63,11 +157,9 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
     form &s = *(form *)raw;
     const int64_t head = blockIdx.x / a.segments, first = blockIdx.x % a.segments * a.per_segment,
                   end = first + a.per_segment < a.chunks ? first + a.per_segment : a.chunks;
-    const int lane = (int)threadIdx.x % 32, warp = __shfl_sync(FULL_WARP, (int)threadIdx.x / 32, 0),
-              sub = (int)threadIdx.x % L;
+    const int lane = (int)threadIdx.x % 32, warp = __shfl_sync(FULL_WARP, (int)threadIdx.x / 32, 0);
     __half *const U = s.rows[form::inputs - 1], *const K = s.rows[0];
     grid_wait();
-    grid_release(a.early);                   /* after the wait: see there */
     int tile_row[SLOTS], tile_column[SLOTS]; /* of M, that this warp sums */
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
@@ -85,37 +177,17 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
         const int64_t at = head * a.stride + n, token = a.first_token + n * C;
         float column[8] = {};
         copy_wait<1>();
+        const bool usual = a.features == VLA_ELU1 && a.dk == DK && token + C <= a.T;
 #pragma unroll 1
         for (int i = 0; i < (n < first ? 0 : form::passes); i++) {
-            raw8<1> in;
-            float x[8], y[8];
+            const uint4 key = s.raw[n % 2][0][i][threadIdx.x],
+                        direction = s.raw[n % 2][form::inputs - 1][i][threadIdx.x];
             const int r = (int)threadIdx.x / L + i * form::step;
-            const bool inside = token + r < a.T;
-            if (WITH_U) {
-                in.half[0] = s.raw[n % 2][form::inputs - 1][i][threadIdx.x];
-                convert8(x, in, a.dtype);
-                const float norm = unit8<false>(x, y, 8 * sub, a.dk, VLA_IDENTITY, L);
-                if (!(norm < INFINITY)) { /* not finite: zeros instead, and the row noted */
-                    if (inside) atomicMin(&s.bad, r);
-#pragma unroll
-                    for (int j = 0; j < 8; j++) x[j] = 0;
-                }
-                put8(U + r * PITCH + 8 * sub, x);
-            }
-            in.half[0] = s.raw[n % 2][0][i][threadIdx.x];
-            convert8(x, in, a.dtype);
-            float norm = unit8<false>(x, y, 8 * sub, a.dk, a.features, L);
-            const bool bad = !(norm < INFINITY);
-            if (bad && inside) atomicMin(&s.bad, r);
-            if (!inside || bad) { /* phi(0) is not 0 */
-                norm = 0;
-#pragma unroll
-                for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
-            }
-            if (WITH_U) put8(K + r * PITCH + 8 * sub, x);
+            float y[8];
+            if (!(usual && usual_rows(s, a.dtype == VLA_BF16, y, key, direction, r)))
+                any_rows(s, a, y, key, direction, r, token + r < a.T);
 #pragma unroll
             for (int j = 0; j < 8; j++) column[j] += y[j];
-            if (sub == 0) a.norm[at * C + r] = norm;
         }
         fetch_rows(s, a, head, n + 2, end);
         if (n < first) continue;
@@ -151,6 +223,7 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
             for (int w = 0; w < WARPS; w++) sum += s.sums[w][threadIdx.x];
             a.n[at * DK + threadIdx.x] = sum;
         }
+        if (threadIdx.x < C) a.norm[at * C + threadIdx.x] = s.norm[threadIdx.x];
         if (threadIdx.x == 0) a.bad_row[at] = s.bad, s.bad = C;
         __syncthreads();
     }
@@ -227,7 +300,6 @@ __global__ void __launch_bounds__(PREFIX_THREADS) prefix(const __grid_constant__
     constexpr int M = prefix_blocks<DK, WITH_M>::M, EACH = M + prefix_blocks<DK, WITH_M>::n;
     const int64_t head = blockIdx.x / EACH;
     const int block = (int)(blockIdx.x % EACH);
-    grid_release(a.early);
     grid_wait();
     if (block < M) {
         const int e = block * PREFIX_THREADS + (int)threadIdx.x;

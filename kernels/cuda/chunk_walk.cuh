@@ -189,7 +189,6 @@ __global__ void __launch_bounds__(walk_shape<DK, NV>::threads, 1) walk(const __g
     }
     barriers_made();
     __syncthreads();
-    grid_release(a.early);
     grid_wait();
     if (warp < NV) {
         const int64_t bad = first_bad(a, head);
