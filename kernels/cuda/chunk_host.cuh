@@ -144,10 +144,6 @@ vla_status launch_stretch(const arguments &a, int warps, cudaStream_t stream, vl
         status =
             launch(map<OP, DK>, a.heads * a.chunks, map_shared<DK>::THREADS, map_bytes<DK>(a.dvp), stream, a, error);
     if (status != VLA_OK) return status;
-#ifdef VLA_TRIAL
-    const char *pick = getenv("WALK");
-    if (pick && atoi(pick) == 4) return launch_walk<DK, 4>(a, stream, error);
-#endif
     return launch_walk<DK, 2>(a, stream, error);
 }
 

@@ -1,9 +1,9 @@
 /* map of the chunkwise forms (chunk.cuh): a chunk's D, B, Qeff and O_loc, a block a chunk.
  *
  * Everything is asked of memory at once; then tiles of N, P and Q K^T are dealt to warps, the four 16 x 16 inverses
- * beside them; then half of the warps take sixteen columns each of K through substitution to D and Qeff, the other
- * half of V to B and O_loc. Tiles are added by products with the unit matrix, right operands are loaded in the order
- * that their register pairs need, queries are scaled only where they must be.
+ * beside them; then each warp takes sixteen columns of K and of V through substitution and the four results, both at a
+ * time, so that N is read once for both. Tiles are added by products with the unit matrix, right operands are loaded in
+ * the order that their register pairs need, queries are scaled only where they must be.
  *
  * B and O_loc are stored by columns, as walk's right operands: of a tile of sixteen columns of V by sixteen of dk (or
  * tokens), a frag's registers in the order 0, 2, 1, 3, so that eight columns are one half. */
@@ -12,9 +12,6 @@
 #include "kernels/cuda/async.cuh"
 #include "kernels/cuda/chunk_prepare.cuh"
 
-#ifndef MAP_BLOCKS
-#define MAP_BLOCKS 4
-#endif
 namespace chunked
 {
 constexpr int LOWER = CT * (CT + 1) / 2;
@@ -24,7 +21,7 @@ __host__ __device__ constexpr int lower(int i, int j)
 }
 
 template <int DK> struct map_shared {
-    static constexpr int PITCH = DK + 8, WARPS = DK / 8, THREADS = 32 * WARPS;
+    static constexpr int PITCH = DK + 8, WARPS = DK / 16, THREADS = 32 * WARPS;
     frag N[LOWER][32];                   /* right operands: -N below the diagonal, the inverse on it */
     frag P[2][LOWER][32];                /* as left and as right operands */
     float part[CT][C];                   /* sums over a column tile of rows of Q K^T, weighted */
@@ -315,21 +312,15 @@ __device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK>
 /* What each warp does beside the diagonal tiles of N, which the first CT warps take: bytes 16 (is N) + 4 i + j. */
 template <int DK> __device__ __forceinline__ uint32_t tasks_of(int warp)
 {
-    const uint64_t none = ~0ull;
-    if (DK == 64) {
-        const uint32_t some[8] = {0xffffff14u, 0xffffff18u, 0xffffff19u, 0xffffff1cu,
-                                  0xff0d0c00u, 0xff0e0504u, 0xff1d0f08u, 0xff1e0a09u};
-        uint32_t mine = (uint32_t)none;
-#pragma unroll
-        for (int w = 0; w < 8; w++) mine = warp == w ? some[w] : mine;
-        return mine;
-    }
-    const uint32_t some[16] = {0xffff, 0xffff, 0xffff, 0xffff, 0xff14, 0xff18, 0x0c19, 0x0d1c,
-                               0x0e1d, 0x0f1e, 0xff00, 0xff04, 0xff05, 0xff08, 0xff09, 0xff0a};
-    uint32_t mine = 0xffff;
-#pragma unroll
-    for (int w = 0; w < 16; w++) mine = warp == w ? some[w] : mine;
-    return mine | 0xffff0000u;
+    if (DK == 64) return warp == 0 ? 0x140d0c00u : warp == 1 ? 0x180e0504u : warp == 2 ? 0x1c190f08u : 0x1e1d0a09u;
+    return warp < 4    ? 0xffffff00u | (warp == 0   ? 0x14u
+                                        : warp == 1 ? 0x18u
+                                        : warp == 2 ? 0x19u
+                                                    : 0x1cu)
+           : warp == 4 ? 0xff0d0c00u
+           : warp == 5 ? 0xff0e0504u
+           : warp == 6 ? 0xff1d0f08u
+                       : 0xff1e0a09u;
 }
 
 template <int DK> __device__ __forceinline__ void make_products(map_shared<DK> &s, bool ratio, int warp, int lane)
@@ -353,69 +344,23 @@ template <int DK> __device__ __forceinline__ void make_products(map_shared<DK> &
     }
 }
 
-/* R^T = (N^-1 X)^T for sixteen columns of X, rows of the result, as left operands by token tile: block forward
- * substitution R_i = N_ii^-1 (X_i - sum_k<i N_ik R_k). `X`: this lane's part of the columns' first tile. */
+/* One step of block forward substitution on sixteen columns of X, transposed: R_i = N_ii^-1 (X_i - sum_k<i N_ik R_k),
+ * as left operands. */
 template <int DK>
-__device__ __forceinline__ void substitute(frag (&R)[CT], const map_shared<DK> &s, uint32_t X, int rows, int lane)
+__device__ __forceinline__ void substitute(frag (&R)[CT], const map_shared<DK> &s, const frag &unit, int i, int lane)
 {
     using M = f16_arithmetic;
-    const frag unit = right_order(unit_tile<M>(lane));
-#pragma unroll
-    for (int i = 0; i < CT; i++) {
-        R[i] = load_turned(X + i * rows);
-        float y[2][4] = {};
-        if (i > 0) {
-            float c[2][4] = {};
-            mma_r<M>(c, R[i], unit);
-#pragma unroll
-            for (int k = 0; k < i; k++) mma_r<M>(c, R[k], s.N[lower(i, k)][lane]);
-            R[i] = pack_tile<M>(c[0], c[1]);
-        }
-        mma_r<M>(y, R[i], s.N[lower(i, i)][lane]);
-        R[i] = pack_tile<M>(y[0], y[1]);
-    }
-}
-
-/* The factors are made. */
-template <int DK> __device__ __forceinline__ void factors_made(void)
-{
-    named_barrier<map_shared<DK>::THREADS>(1);
-}
-
-/* Sixteen columns of K to D and Qeff. */
-template <int DK> __device__ __forceinline__ void key_columns(const map_shared<DK> &s, frag *maps, int key, int lane)
-{
-    using M = f16_arithmetic;
-    using W = bf16_arithmetic;
-    constexpr int KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH, ROWS = 32 * PITCH;
-    const uint32_t turned = turned_offset(PITCH, lane), A = shared_address(s.A) + turned,
-                   Q = shared_address(s.Q) + plain_offset(PITCH, lane) + 32 * key;
-    const int g = lane / 4;
-    frag R[CT];
-    substitute<DK>(R, s, shared_address(s.K) + turned + 32 * key, ROWS, lane);
-#pragma unroll
-    for (int i = 0; i < CT; i++) R[i] = right_order(negate(R[i]));
-    maps += key * 32 + lane;
-#pragma unroll
-    for (int m = 0; m < KT; m++) {
+    float y[2][4] = {};
+    if (i > 0) {
         float c[2][4] = {};
+        mma_r<M>(c, R[i], unit);
 #pragma unroll
-        for (int i = 0; i < CT; i++) mma_r<M>(c, load_turned(A + i * ROWS + 32 * m), R[i]);
-        maps[m * KT * 32] = pack_tile<W>(c[0], c[1]);
+        for (int k = 0; k < CT; k++)
+            if (k < i) mma_r<M>(c, R[k], s.N[lower(i, k)][lane]);
+        R[i] = pack_tile<M>(c[0], c[1]);
     }
-    factors_made<DK>();
-    const frag unit = right_order(unit_tile<M>(lane));
-#pragma unroll
-    for (int m = 0; m < CT; m++) {
-        float c[2][4] = {};
-        mma_r<M>(c, load_plain(Q + m * ROWS), unit);
-#pragma unroll
-        for (int i = 0; i <= m; i++) mma_r<M>(c, s.P[0][lower(m, i)][lane], R[i]);
-        const float f0 = s.factor[16 * m + g], f1 = s.factor[16 * m + g + 8];
-#pragma unroll
-        for (int h = 0; h < 2; h++) c[h][0] *= f0, c[h][1] *= f0, c[h][2] *= f1, c[h][3] *= f1;
-        maps[sizes<DK>::square + m * KT * 32] = pack_tile<W>(c[0], c[1]);
-    }
+    mma_r<M>(y, R[i], s.N[lower(i, i)][lane]);
+    R[i] = pack_tile<M>(y[0], y[1]);
 }
 
 /* Of a pair of bfloat16, times a power of two. */
@@ -426,43 +371,75 @@ __device__ __forceinline__ uint32_t scaled_pair(uint32_t x, uint32_t by)
     return y;
 }
 
-/* Sixteen columns of V to B and O_loc, by columns. */
+/* Sixteen columns of K to D and Qeff, and sixteen of V to B and O_loc. `first`: of this warp; the factors are made when
+ * all warps have come so far. */
 template <int DK>
-__device__ __forceinline__ void value_columns(const map_shared<DK> &s, uint32_t V, int pitch, frag *strip, float scale,
-                                              bool first, int lane)
+__device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V, const arguments &a, int64_t at,
+                                        int keys, int values, float scale, bool first, int lane)
 {
     using M = f16_arithmetic;
     using W = bf16_arithmetic;
     constexpr int KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH, ROWS = 32 * PITCH;
-    const uint32_t A = shared_address(s.A) + plain_offset(PITCH, lane), by = pack(W{}, scale, scale);
-    const int t = lane % 4;
-    frag R[CT];
-    substitute<DK>(R, s, V + turned_offset(pitch, lane), 32 * pitch, lane);
-    strip += lane;
+    const int g = lane / 4, t = lane % 4, pitch = map_pitch<DK>(a.dvp);
+    const bool has_keys = keys < KT, has_values = values < a.dvp / 16;
+    const int key = has_keys ? keys : 0, value = has_values ? values : 0;
+    const uint32_t turned = turned_offset(PITCH, lane), plain = plain_offset(PITCH, lane),
+                   K = shared_address(s.K) + turned + 32 * key, left_A = shared_address(s.A) + turned,
+                   right_A = shared_address(s.A) + plain, Q = shared_address(s.Q) + plain + 32 * key,
+                   V0 = shared_address(V) + turned_offset(pitch, lane) + 32 * value;
+    const frag unit = right_order(unit_tile<M>(lane));
+    frag RK[CT], RV[CT];
+#pragma unroll
+    for (int i = 0; i < CT; i++) {
+        RK[i] = load_turned(K + i * ROWS);
+        RV[i] = load_turned(V0 + i * 32 * pitch);
+        substitute<DK>(RK, s, unit, i, lane);
+        substitute<DK>(RV, s, unit, i, lane);
+    }
+#pragma unroll
+    for (int i = 0; i < CT; i++) RK[i] = right_order(negate(RK[i]));
+    frag *maps = a.maps + at * sizes<DK>::record + key * 32 + lane,
+         *strip = a.columns + (at * (a.dvp / 16) + value) * sizes<DK>::strip + lane;
+    const uint32_t by = pack(W{}, scale, scale);
 #pragma unroll
     for (int m = 0; m < KT; m++) {
-        float d[2][4] = {};
+        float c[2][4] = {}, d[2][4] = {};
 #pragma unroll
-        for (int i = 0; i < CT; i++) mma_r<M>(d, R[i], load_turned(A + i * ROWS + 32 * m));
-        strip[m * 32] = {{scaled_pair(pack(W{}, d[0][0], d[0][1]), by), scaled_pair(pack(W{}, d[1][0], d[1][1]), by),
-                          scaled_pair(pack(W{}, d[0][2], d[0][3]), by), scaled_pair(pack(W{}, d[1][2], d[1][3]), by)}};
+        for (int i = 0; i < CT; i++) {
+            mma_r<M>(c, load_turned(left_A + i * ROWS + 32 * m), RK[i]);
+            mma_r<M>(d, RV[i], load_turned(right_A + i * ROWS + 32 * m));
+        }
+        if (has_keys) maps[m * KT * 32] = pack_tile<W>(c[0], c[1]);
+        if (has_values)
+            strip[m * 32] = {
+                {scaled_pair(pack(W{}, d[0][0], d[0][1]), by), scaled_pair(pack(W{}, d[1][0], d[1][1]), by),
+                 scaled_pair(pack(W{}, d[0][2], d[0][3]), by), scaled_pair(pack(W{}, d[1][2], d[1][3]), by)}};
     }
-    if (first) factors_made<DK>();
+    if (first) __syncthreads();
 #pragma unroll
     for (int m = 0; m < CT; m++) {
-        float d[2][4] = {};
+        float c[2][4] = {}, d[2][4] = {};
+        mma_r<M>(c, load_plain(Q + m * ROWS), unit);
 #pragma unroll
-        for (int i = 0; i <= m; i++) mma_r<M>(d, R[i], s.P[1][lower(m, i)][lane]);
+        for (int i = 0; i <= m; i++) {
+            mma_r<M>(c, s.P[0][lower(m, i)][lane], RK[i]);
+            mma_r<M>(d, RV[i], s.P[1][lower(m, i)][lane]);
+        }
+        const float f0 = s.factor[16 * m + g], f1 = s.factor[16 * m + g + 8];
         const float2 e0 = *(const float2 *)&s.value_factor[16 * m + 2 * t],
                      e1 = *(const float2 *)&s.value_factor[16 * m + 8 + 2 * t];
-        strip[(KT + m) * 32] = {{pack(W{}, d[0][0] * e0.x, d[0][1] * e0.y), pack(W{}, d[1][0] * e1.x, d[1][1] * e1.y),
-                                 pack(W{}, d[0][2] * e0.x, d[0][3] * e0.y), pack(W{}, d[1][2] * e1.x, d[1][3] * e1.y)}};
+#pragma unroll
+        for (int h = 0; h < 2; h++) c[h][0] *= f0, c[h][1] *= f0, c[h][2] *= f1, c[h][3] *= f1;
+        if (has_keys) maps[sizes<DK>::square + m * KT * 32] = pack_tile<W>(c[0], c[1]);
+        if (has_values)
+            strip[(KT + m) * 32] = {
+                {pack(W{}, d[0][0] * e0.x, d[0][1] * e0.y), pack(W{}, d[1][0] * e1.x, d[1][1] * e1.y),
+                 pack(W{}, d[0][2] * e0.x, d[0][3] * e0.y), pack(W{}, d[1][2] * e1.x, d[1][3] * e1.y)}};
     }
 }
 
 template <vla_op OP, int DK>
-__global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? MAP_BLOCKS : MAP_BLOCKS / 2)
-    map(const __grid_constant__ arguments a)
+__global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map(const __grid_constant__ arguments a)
 {
     using R = map_rows<DK>;
     constexpr int WARPS = map_shared<DK>::WARPS, KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH;
@@ -541,16 +518,8 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? MAP_BLOCKS
         /* of a NaN query O_loc is 0, not to reach other rows of its product in walk */
         s.factor[r] = f, s.value_factor[r] = f == f ? f * scale : 0.0f;
     }
-    if (warp < KT) {
-        key_columns<DK>(s, a.maps + at * sizes<DK>::record, warp, lane);
-        return;
-    }
-    const int slices = a.dvp / 16;
-    frag *strips = a.columns + at * slices * sizes<DK>::strip;
-    for (int slice = warp - KT; slice < slices; slice += KT)
-        value_columns<DK>(s, shared_address(V) + 32 * slice, map_pitch<DK>(a.dvp), strips + slice * sizes<DK>::strip,
-                          scale, slice == warp - KT, lane);
-    if (warp - KT >= slices) factors_made<DK>();
+    for (int slice = warp; slice < KT || slice < a.dvp / 16; slice += WARPS)
+        columns<DK>(s, V, a, at, slice, slice, scale, slice == warp, lane);
 }
 } /* namespace chunked */
 
