@@ -10,13 +10,10 @@ code=${PIPESTATUS[0]}
 grep -q '^run [0-9]*, passed [0-9]*, skipped [0-9]*, failed [0-9]*$' "$log" || { echo "run-gpu: the program did not finish"; exit 1; }
 [ "$code" -eq 4 ] && exit $([ "${REQUIRE_GPU:-0}" = 1 ] && echo 4 || echo 0)
 if [ "${SANITIZE:-0}" = 1 ]; then
-    small="B1_H2_T65_K64 B1_H2_T17_K33 B1_H2_T127_K128"
-    # racecheck takes the block's barrier for unordered where only some warps also meet at barriers of their own, as the
-    # roles of recurrent vla and rls do
-    raced="chunk/bf16/B1_H2_T65_K64 chunk/f16/B1_H2_T127_K128 softmax/chunk/f32/B1_H2_T65 linear/recurrent/f32/B1_H2_T65_K64
-        delta/recurrent/f32/B1_H2_T17_K33 decay/recurrent/f32/B1_H2_T127_K128"
+    # every operator, form and dtype at each: a tail, odd widths, the widest with A and several segments, a decode step
+    small="B1_H2_T65_K64 B1_H2_T17_K33 B1_H2_T127_K128 B3_H5_T2_K64"
     for tool in memcheck initcheck synccheck racecheck; do
-        for case in $([ $tool = racecheck ] && echo "$raced" || echo "$small"); do
+        for case in $small; do
             compute-sanitizer --tool $tool --error-exitcode 9 "$build/test-gpu" "$case" >"$log" 2>&1 || { tail -20 "$log"; code=1; }
             echo "$tool $case: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$log")"
         done
