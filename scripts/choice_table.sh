@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a record of every form over B*H, T and d (reference_gpu.sh grid), the rows of kernels/cuda/choice_table.inc, by the rule
-# stated in kernels/cuda/choice.h:   scripts/choice_table.sh plots/reference/h200/grid.csv 132 >kernels/cuda/choice_table.inc
+# stated in kernels/cuda/choice.h, fitted to all cells in least squares of the logarithm:   scripts/choice_table.sh plots/reference/h200/grid.csv 132 >kernels/cuda/choice_table.inc
 set -euo pipefail
 awk -v sms="${2:-132}" '
   # CSV with quoted fields that may hold commas
@@ -41,13 +41,40 @@ awk -v sms="${2:-132}" '
     for (T in Ts) if ((k, h, T) in t && (s == 0 || T + 0 < s)) s = T + 0
     return s
   }
+  # sum of squared log errors of the three numbers over the cells of a form
+  function wrong(k, base, serial, load,   cell, p, per, guess, sum) {
+    sum = 0
+    for (cell in t) {
+      split(cell, p, SUBSEP)
+      if (p[1] != k) continue
+      per = load * p[2] / sms
+      guess = base + p[3] * (per > serial ? per : serial)
+      sum += log(guess / t[cell]) ^ 2
+    }
+    return sum
+  }
+  function tuned(k, v,   step, i, sign, old, now, least, better) { # v[1..3]: one number at a time, in ever smaller steps
+    least = wrong(k, v[1], v[2], v[3])
+    for (step = 0.3; step > 0.001; ) {
+      better = 0
+      for (i = 1; i <= 3; i++)
+        for (sign = -1; sign <= 1; sign += 2) {
+          old = v[i]; v[i] *= 1 + sign * step
+          now = wrong(k, v[1], v[2], v[3])
+          if (now < least) { least = now; better = 1 } else v[i] = old
+        }
+      if (!better) step /= 2
+    }
+  }
   END {
     for (k in keys) {
       serial = slope(k, fewest[k])
       while (most[k] > fewest[k] && slope(k, most[k]) == 0) most[k] = fewer(k, most[k])
       load = slope(k, most[k]) * sms / most[k]
       s = shortest(k, fewest[k]); base = t[k, fewest[k], s] - s * serial
+      v[1] = base > 1 ? base : 1; v[2] = serial; v[3] = load
+      tuned(k, v)
       split(k, p, " ")
-      printf "{VLA_%s, VLA_%s, VLA_%s, %d, %.1f, %.5f, %.5f},\n", toupper(p[1]), toupper(p[2]), toupper(p[3]), p[4], base < 0 ? 0 : base, serial, load
+      printf "{VLA_%s, VLA_%s, VLA_%s, %d, %.1f, %.5f, %.5f},\n", toupper(p[1]), toupper(p[2]), toupper(p[3]), p[4], v[1], v[2], v[3]
     }
   }' "$1" | sort -t, -k1,3 -k4n

@@ -1,11 +1,12 @@
-/* What --form best runs on a device, and how its chunkwise forms are cut: one selector from (operator, dtype, B H, T,
- * widths, multiprocessors), measured once.
+/* What --form best runs on a device: one selector from (operator, dtype, B H, T, widths, multiprocessors), measured
+ * once. How many segments the chunkwise form then makes follows from the same numbers (chunks_a_segment in
+ * chunk_host.cuh).
  *
  * A form's time is taken for base + T max(serial, load B H / multiprocessors): what a token costs when one head runs
  * alone, and what it costs a multiprocessor when heads queue for it. The numbers are microseconds of an H200 (132
- * multiprocessors), from the record plots/reference/h200/grid.csv by scripts/choice_table.sh: serial and load are the
- * slopes in T at the fewest and at the most heads, base what is left at the shortest T. The form with the least time is
- * taken. tests/test_choice.c holds it against every cell of that record. */
+ * multiprocessors), fitted by scripts/choice_table.sh to the record plots/reference/h200/grid.csv in least squares of
+ * the logarithm. The form with the least time is taken. tests/test_choice.c holds it against every cell of that record.
+ */
 #ifndef VLA_CUDA_CHOICE_H
 #define VLA_CUDA_CHOICE_H
 #include "lib/vla.h"
