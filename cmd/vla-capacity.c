@@ -4,6 +4,7 @@
 #include "lib/base/status.h"
 #include "lib/base/threads.h"
 #include "lib/cli/progress.h"
+#include "lib/measure/setting.h"
 #include "lib/op/inputs.h"
 #include "lib/op/registry.h"
 #include "lib/task/expect.h"
@@ -266,6 +267,7 @@ static vla_status trained(session *s, const vla_row_sink *sink, vla_error *error
     const vla_task_kind kind = strcmp(s->word, "copy") == 0 ? VLA_COPY : zoology ? VLA_MQAR_ZOOLOGY : VLA_MQAR;
     const vla_trained_settings settings = trained_settings(s->o, kind);
     const vla_trained_watch watch = {tell, s};
+    if (!s->o->from && !s->o->common.dry_run && !s->o->common.quiet) vla_setting_warn_blas(stderr, "vla-capacity");
     bool stopped = false;
     vla_status status =
         s->o->from ? VLA_OK : vla_trained_run(&settings, s->pool, &s->old, sink, &watch, &stopped, error);

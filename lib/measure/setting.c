@@ -13,8 +13,7 @@
 #endif
 #endif
 
-/* OpenBLAS takes its oldest kernels on a processor that is newer than itself. */
-static void warn_of_blas(FILE *stream, const char *program)
+void vla_setting_warn_blas(FILE *stream, const char *program)
 {
     static const char *const old[] = {"Prescott", "Core2", "Nehalem"};
     const char *core = openblas_get_corename(), *better = vla_isa_detect() == VLA_ISA_AVX512 ? "SkylakeX" : "Haswell";
@@ -34,7 +33,7 @@ void vla_setting_warn(FILE *stream, const char *program)
 #ifndef __OPTIMIZE__
     fprintf(stream, "%s: warning: this build is not optimised; build with OPT=-O2\n", program);
 #endif
-    warn_of_blas(stream, program);
+    vla_setting_warn_blas(stream, program);
     if (getloadavg(&load, 1) == 1 && load > vla_cpu_count() + 0.5)
         fprintf(stream, "%s: warning: load %.1f on %d processors: close other programs or expect noise\n", program,
                 load, vla_cpu_count());

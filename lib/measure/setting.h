@@ -6,4 +6,8 @@
 /* A line on stream for each: a sanitizer or unoptimised build, a busy machine. */
 void vla_setting_warn(FILE *stream, const char *program);
 
+/* The one of these that makes a program slow and not only its times: OpenBLAS takes its oldest kernels on a processor
+ * that is newer than itself. */
+void vla_setting_warn_blas(FILE *stream, const char *program);
+
 #endif
