@@ -294,19 +294,42 @@ static vla_status training_curves(shelf *s, vla_error *error)
     return status;
 }
 
-static vla_status gradient_by_lag(shelf *s, vla_error *error)
+/* |dL/dx| against lag in one setting: the first network of every operator, untrained and trained. */
+static vla_status gradient_by_lag(shelf *s, const vla_record *like, vla_error *error)
 {
-    char who[NAME];
-    start(s->p, "gradient_lag", "Gradient of the last answer", "lag (tokens)", "|dL/dx|", true, true);
+    char name[NAME], title[2 * NAME], who[NAME];
+    const char *of[VLA_OPS] = {NULL}; /* cases */
+    snprintf(name, sizeof name, "gradient_%.20s_%.10s_T%.0f", vla_record_text(like, "task", "?"),
+             vla_record_text(like, "protocol", "?"), number(like, "T"));
+    snprintf(title, sizeof title, "Gradient of the last answer, %.20s, %.0f tokens", vla_record_text(like, "task", "?"),
+             number(like, "T"));
+    start(s->p, name, title, "lag (tokens)", "|dL/dx|", true, true);
     for (int64_t i = 0; i < s->records->count; i++) {
         const vla_record *row = s->records->rows[i];
-        const vla_value *trained = vla_record_get(row, "trained");
-        if (!text_is(row, "kind", "gradient") || number(row, "lag") < 1) continue;
-        snprintf(who, sizeof who, "%.70s, %s", vla_record_text(row, "case", "?"),
-                 trained && trained->boolean ? "trained" : "untrained");
-        put(s->p, who, VLA_LINESPOINTS, number(row, "lag"), number(row, "gradient"), 0, 0);
+        vla_op op;
+        if (!text_is(row, "kind", "gradient") || number(row, "lag") < 1 || !same_setting(row, like) ||
+            !vla_op_parse(vla_record_text(row, "op", ""), &op))
+            continue;
+        if (!of[op]) of[op] = vla_record_text(row, "case", "");
+        if (!text_is(row, "case", of[op])) continue;
+        snprintf(who, sizeof who, "%s, %s", vla_op_name(op), is_true(row, "trained") ? "trained" : "untrained");
+        put(s->p, who, is_true(row, "trained") ? VLA_LINESPOINTS : VLA_LINES, number(row, "lag"),
+            number(row, "gradient"), 0, 0);
     }
     return finish(s, error);
+}
+
+static vla_status gradients(shelf *s, vla_error *error)
+{
+    vla_status status = VLA_OK;
+    for (int64_t i = 0; !status && i < s->records->count; i++) {
+        const vla_record *row = s->records->rows[i];
+        bool first = text_is(row, "kind", "gradient");
+        for (int64_t j = 0; first && j < i; j++)
+            first = !(text_is(s->records->rows[j], "kind", "gradient") && same_setting(s->records->rows[j], row));
+        if (first) status = gradient_by_lag(s, row, error);
+    }
+    return status;
 }
 
 vla_status vla_task_figures(const char *directory, const vla_records *records, int64_t *written, char *note,
@@ -319,7 +342,7 @@ vla_status vla_task_figures(const char *directory, const vla_records *records, i
     if (!status) status = trained_accuracy(&s, "n", error);
     if (!status) status = trained_accuracy(&s, "T", error);
     if (!status) status = training_curves(&s, error);
-    if (!status) status = gradient_by_lag(&s, error);
+    if (!status) status = gradients(&s, error);
     free(s.p);
     *written = s.written;
     return status;
