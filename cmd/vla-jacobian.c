@@ -554,12 +554,12 @@ static bool parse(options *o, int argc, char **argv, vla_strings *words, int *ex
         {"H", "heads (default: 4)"},
         {"T", "tokens (default: 1000, or those of --input; claims: their own)"},
         {"d", "key and value width: sets --dk and --dv (default: 64; claims: their own)"},
-        {"chunk", "not used: vla-run's and vla-bench's"},
-        {"segments", "not used: vla-run's and vla-bench's"},
-        {"B", "not used: vla-run's and vla-bench's"},
-        {"time-limit", "not used: nothing is timed"},
-        {"min-samples", "not used: nothing is timed"},
-        {"noise", "not used: nothing is timed"},
+        {"chunk", "refused here: vla-run's and vla-bench's"},
+        {"segments", "refused here: vla-run's and vla-bench's"},
+        {"B", "refused here: vla-run's and vla-bench's"},
+        {"time-limit", "refused here: nothing is timed"},
+        {"min-samples", "refused here: nothing is timed"},
+        {"noise", "refused here: nothing is timed"},
         {"fail-on", "refuted: exit 5 when a claim is (default: none)"},
     };
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) vla_common_explain(&o->common, other[i][0], other[i][1]);

@@ -29,6 +29,7 @@ typedef struct recurrent_kind {
     int sum;      /* n: vla, linear */
     int residual; /* writes v - S kh rather than v: all but linear */
     int beta, gate;
+    int unasked; /* scan: A's stage alone, which no query reaches */
 } recurrent_kind;
 
 typedef struct recurrent {
@@ -53,7 +54,8 @@ typedef struct recurrent {
     double *total;                /* [wk]: n at the start of the block, in double for millions of tokens in float */
     int current;                  /* which of a[] is pending */
     bool in_place;                /* A and S are the caller's */
-    bool apart;                   /* others work on the same tokens: o, of whole cache lines, goes past the caches */
+    bool shared;                  /* another core reads the same tokens */
+    bool apart;                   /* another core writes the same rows of o, whole cache lines: past the caches */
     bool folded;                  /* base holds a part of S */
 } recurrent;
 
@@ -170,6 +172,19 @@ INLINE void fold_sum(recurrent *r)
     }
 }
 
+/* Rows that another core reads too are far away for the one that comes second. */
+INLINE void prefetch_token(const recurrent *r, int64_t token)
+{
+    if (token >= r->p->T) return;
+    const real *q = row_of(r->t->q, token, r->dk), *k = row_of(r->t->k, token, r->dk),
+               *v = row_of(r->t->v, token, r->lead);
+    for (int64_t i = 0; i < r->dk; i += PAD_LANES) {
+        __builtin_prefetch(q + i, 0, 2);
+        __builtin_prefetch(k + i, 0, 2);
+    }
+    for (int64_t i = 0; i < r->dv; i += PAD_LANES) __builtin_prefetch(v + i, 0, 2);
+}
+
 INLINE void prepare_rows(recurrent_kind kind, vla_features features, recurrent *r, int64_t from, int64_t count)
 {
     const vla_problem *p = r->p;
@@ -178,10 +193,11 @@ INLINE void prepare_rows(recurrent_kind kind, vla_features features, recurrent *
     for (int64_t i = 0; i < count; i++) {
         const real *k = row_of(t->k, from + i, dk);
         real *kf = r->kf + i * wk, *kh = r->kh + i * wk;
-        feature_query(features, p->qk_l2, row_of(t->q, from + i, dk), dk, wk, r->qf + i * wk);
+        if (r->shared) prefetch_token(r, from + i + TOKENS);
+        if (!kind.unasked) feature_query(features, p->qk_l2, row_of(t->q, from + i, dk), dk, wk, r->qf + i * wk);
         if (!kind.residual)
             feature_row(features, k, dk, wk, kf);
-        else if (!kind.penalty)
+        else if (!kind.penalty && !kind.sum)
             feature_unit_row(features, k, dk, wk, 1, kh);
         else if (p->no_normalise) {
             feature_row(features, k, dk, wk, kf);

@@ -30,8 +30,7 @@ static void chain(int tokens, recurrent *r, int64_t slot, real *a, real refresh)
         }
     }
     vsums(4, sum, dot);
-    const real s0 = 1 / (real)sqrt((double)(1 + dot[0])), c = dot[1] * s0,
-               s1 = 1 / (real)sqrt((double)(1 + dot[2] - c * c));
+    const real s0 = 1 / real_sqrt(1 + dot[0]), c = dot[1] * s0, s1 = 1 / real_sqrt(1 + dot[2] - c * c);
     for (int64_t i = 0; i < wk; i += LANES) {
         const vec w0 = vload(pk0 + i) * s0;
         vstore(r->w + i, w0);

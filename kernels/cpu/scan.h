@@ -9,9 +9,8 @@
  * about as much as the features of as many elements, so that every stage makes the feature rows it needs itself. A
  * stage counts the blocks it has done, which is all that stages tell each other. A worker keeps to its own stage, so
  * that A or S stays in its cache, and takes another's where that one's worker has not come or it has waited for long:
- * the pipeline also moves when a worker comes late or never. Slices go through the same tokens at about the same time:
- * they ask for the rows that both read ahead of their use, and write past the caches where their columns of o lie side
- * by side.
+ * the pipeline also moves when a worker comes late or never. Stages with S ask ahead for the rows that
+ * others read too, and slices of S write past the caches, as their columns of o lie side by side.
  *
  * Scratch: the ring and the state of every stage, independent of T.
  */
@@ -61,11 +60,11 @@ INLINE void scan_slices(recurrent_kind kind, const vla_problem *p, int threads, 
     job->first = kind.matrix ? PENALTY + 1 : 0;
 }
 
-/* Only the penalty stage has A, only slices have n. */
+/* Only the penalty stage has A, only slices have n and queries. */
 INLINE recurrent_kind stage_kind(recurrent_kind kind, bool penalty)
 {
     if (penalty)
-        kind.sum = 0;
+        kind.sum = 0, kind.unasked = 1;
     else
         kind.matrix = kind.penalty = 0;
     return kind;
@@ -148,6 +147,7 @@ INLINE void scan_begin(recurrent_kind kind, scan_job *job)
         scratch += stage_carve(kind, p, job, i, scratch, r);
         stage->t = stage_tensors(job, i);
         r->t = &stage->t;
+        r->shared = i >= job->first && job->workers > 1;
         r->apart = job->slices > 1 && (uintptr_t)job->call->tensors->o % 64 == 0 && p->dv % PAD_LANES == 0;
         r->p = p;
         if (i < job->first)
@@ -169,80 +169,6 @@ INLINE void scan_end(recurrent_kind kind, scan_job *job)
     }
 }
 
-/* kh and uh of `count` tokens for A. */
-INLINE void penalty_rows_of(vla_features features, recurrent *r, int64_t from, int64_t count)
-{
-    const int64_t dk = r->dk, wk = r->wk;
-    for (int64_t i = 0; i < count; i++) {
-        const real *k = row_of(r->t->k, from + i, dk);
-        if (r->p->no_normalise)
-            feature_row(features, k, dk, wk, r->kh + i * wk);
-        else
-            feature_key(features, k, dk, wk, r->kf + i * wk, r->kh + i * wk);
-        feature_penalty(r->t->u ? row_of(r->t->u, from + i, dk) : k, dk, wk, r->uh + i * wk);
-    }
-}
-
-INLINE void penalty_rows(recurrent *r, int64_t from, int64_t count)
-{
-    if (r->p->features == VLA_ELU1)
-        penalty_rows_of(VLA_ELU1, r, from, count);
-    else if (r->p->features == VLA_SILU)
-        penalty_rows_of(VLA_SILU, r, from, count);
-    else
-        penalty_rows_of(VLA_IDENTITY, r, from, count);
-}
-
-/* Rows that another core reads too are far away for the one that comes second. */
-INLINE void prefetch_token(const recurrent *r, int64_t token)
-{
-    if (token >= r->p->T) return;
-    const real *q = row_of(r->t->q, token, r->dk), *k = row_of(r->t->k, token, r->dk),
-               *v = row_of(r->t->v, token, r->lead);
-    for (int64_t i = 0; i < r->dk; i += PAD_LANES) {
-        __builtin_prefetch(q + i, 0, 2);
-        __builtin_prefetch(k + i, 0, 2);
-    }
-    for (int64_t i = 0; i < r->dv; i += PAD_LANES) __builtin_prefetch(v + i, 0, 2);
-}
-
-/* qf, kf and kh of `count` tokens for S. */
-INLINE void state_rows_of(recurrent_kind kind, vla_features features, recurrent *r, int64_t from, int64_t count)
-{
-    const vla_problem *p = r->p;
-    const int64_t dk = r->dk, wk = r->wk;
-    for (int64_t i = 0; i < count; i++) {
-        const real *k = row_of(r->t->k, from + i, dk);
-        real *kf = r->kf + i * wk, *kh = r->kh + i * wk;
-        if (r->apart) prefetch_token(r, from + i + TOKENS);
-        feature_query(features, p->qk_l2, row_of(r->t->q, from + i, dk), dk, wk, r->qf + i * wk);
-        if (!kind.residual)
-            feature_row(features, k, dk, wk, kh);
-        else if (!kind.sum)
-            feature_unit_row(features, k, dk, wk, 1, kh);
-        else if (p->no_normalise) {
-            feature_row(features, k, dk, wk, kf);
-            memcpy(kh, kf, (size_t)wk * sizeof(real));
-        } else
-            feature_key(features, k, dk, wk, kf, kh);
-    }
-}
-
-INLINE void state_rows(recurrent_kind kind, recurrent *r, int64_t from, int64_t count)
-{
-    if (r->p->features == VLA_ELU1)
-        state_rows_of(kind, VLA_ELU1, r, from, count);
-    else if (r->p->features == VLA_SILU)
-        state_rows_of(kind, VLA_SILU, r, from, count);
-    else
-        state_rows_of(kind, VLA_IDENTITY, r, from, count);
-    for (int64_t i = 0; i < count; i++) {
-        if (kind.beta) r->beta[i] = r->t->b ? sigmoid(row_of(r->t->b, from + i, 1)[0]) : 1;
-        if (kind.sum) prepare_sum(r, i);
-    }
-    if (kind.sum) fold_sum(r);
-}
-
 /* Asks for two rows ahead of their use: what another core wrote arrives while this one computes. */
 INLINE void fetch_rows(const real *rows, int64_t wk)
 {
@@ -262,7 +188,7 @@ INLINE void stream_done(void)
 INLINE void penalty_tokens(recurrent_kind kind, recurrent *r, real *rows, recurrent_chain chain, int64_t done,
                            int64_t from, int64_t count)
 {
-    penalty_rows(r, from, count);
+    prepare(kind, r, from, count);
     for (int64_t slot = 0; slot < count;) {
         const int64_t step = done + from + slot + 1;
         const int tokens = slot + 1 < count && !refreshes(r, step) ? 2 : 1;
@@ -299,7 +225,7 @@ INLINE void state_tokens(recurrent_kind kind, recurrent *r, real *rows, int64_t 
     const int64_t wk = r->wk, last = (count - 1) / 2 * 2;
     real *const kept = r->a[1];
     for (int64_t i = 0; rows && i + 2 <= count && i < AHEAD; i += 2) fetch_rows(rows + i * wk, wk);
-    state_rows(kind, r, from, count);
+    prepare(kind, r, from, count);
     if (!rows) rows = r->kh;
     for (int64_t slot = 0; slot < count; slot += 2) {
         real *a = rows + slot * wk;

@@ -7,7 +7,7 @@
 INLINE void normalise(recurrent *r, real *a, real squares)
 {
     if (squares >= SQUARES_LOW && squares <= SQUARES_HIGH) {
-        row_scale(a, a, r->wk, 1 / (real)sqrt((double)squares));
+        row_scale(a, a, r->wk, 1 / real_sqrt(squares));
         return;
     }
     row_unit_scaled(VLA_IDENTITY, a, r->dk, r->wk, 1, r->ap);
@@ -43,9 +43,9 @@ static __attribute__((unused)) void vla_chain(int tokens, recurrent *r, int64_t 
         }
     }
     vsums(8, sum, dot);
-    const real s0 = 1 / (real)sqrt((double)(1 + dot[0]));
+    const real s0 = 1 / real_sqrt(1 + dot[0]);
     const real w0k0 = dot[1] * s0, w0u1 = dot[2] * s0, w0k1 = dot[3] * s0;
-    const real s1 = 1 / (real)sqrt((double)(1 + dot[4] - w0u1 * w0u1)), w1k1 = (dot[5] - w0u1 * w0k1) * s1;
+    const real s1 = 1 / real_sqrt(1 + dot[4] - w0u1 * w0u1), w1k1 = (dot[5] - w0u1 * w0k1) * s1;
     for (int64_t i = 0; i < wk; i += LANES) {
         const vec w0 = vload(Au0 + i) * s0;
         vec a0 = vload(Ak0 + i) - w0 * w0k0;
