@@ -203,7 +203,7 @@ static void refused_lines(void **state)
         {"--features elu", "--features: unknown value 'elu'; accepted: elu1, silu, identity"},
         {"--op vla,", "--op: empty item in 'vla,'; accepted: names separated by single commas"},
         {"--op vla,VLA", "--op: unknown value 'VLA'; accepted: softmax, linear, delta, decay, vla, rls, all"},
-        {"--dtype f8", "--dtype: unknown value 'f8'; accepted: f64, f32, bf16, f16"},
+        {"--dtype f8", "--dtype: unknown value 'f8'; accepted: f64, f32, bf16, f16, tf32"},
         {"--chunk 0", "--chunk: 0 is outside what is accepted: 1 to 65536"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
