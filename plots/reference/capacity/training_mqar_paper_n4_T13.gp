@@ -24,7 +24,7 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [0.0:3082.05]
-set yrange [0.003191373938423307:6.922812491194154]
+set yrange [0.00239961348169508:7.0320317862750485]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'training_mqar_paper_n4_T13.png'
@@ -32,7 +32,8 @@ plot prefix.'training_mqar_paper_n4_T13.dat' index 0 using 1:2 with lines dashty
      prefix.'training_mqar_paper_n4_T13.dat' index 1 using 1:2 with lines dashtype (9,3) linewidth 1.3 linecolor rgb '#009E73' title 'linear', \
      prefix.'training_mqar_paper_n4_T13.dat' index 2 using 1:2 with lines dashtype (3,2) linewidth 1.3 linecolor rgb '#CC79A7' title 'delta', \
      prefix.'training_mqar_paper_n4_T13.dat' index 3 using 1:2 with lines dashtype (9,3,2,3) linewidth 1.3 linecolor rgb '#E69F00' title 'decay', \
-     prefix.'training_mqar_paper_n4_T13.dat' index 4 using 1:2 with lines dashtype (6,2,2,2,2,2) linewidth 1.3 linecolor rgb '#0072B2' title 'vla'
+     prefix.'training_mqar_paper_n4_T13.dat' index 4 using 1:2 with lines dashtype (6,2,2,2,2,2) linewidth 1.3 linecolor rgb '#0072B2' title 'vla', \
+     prefix.'training_mqar_paper_n4_T13.dat' index 5 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#56B4E9' title 'rls'
 unset output
 }
 if (pdf ne '') {
@@ -42,6 +43,7 @@ plot prefix.'training_mqar_paper_n4_T13.dat' index 0 using 1:2 with lines dashty
      prefix.'training_mqar_paper_n4_T13.dat' index 1 using 1:2 with lines dashtype (9,3) linewidth 1.3 linecolor rgb '#009E73' title 'linear', \
      prefix.'training_mqar_paper_n4_T13.dat' index 2 using 1:2 with lines dashtype (3,2) linewidth 1.3 linecolor rgb '#CC79A7' title 'delta', \
      prefix.'training_mqar_paper_n4_T13.dat' index 3 using 1:2 with lines dashtype (9,3,2,3) linewidth 1.3 linecolor rgb '#E69F00' title 'decay', \
-     prefix.'training_mqar_paper_n4_T13.dat' index 4 using 1:2 with lines dashtype (6,2,2,2,2,2) linewidth 1.3 linecolor rgb '#0072B2' title 'vla'
+     prefix.'training_mqar_paper_n4_T13.dat' index 4 using 1:2 with lines dashtype (6,2,2,2,2,2) linewidth 1.3 linecolor rgb '#0072B2' title 'vla', \
+     prefix.'training_mqar_paper_n4_T13.dat' index 5 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#56B4E9' title 'rls'
 unset output
 }

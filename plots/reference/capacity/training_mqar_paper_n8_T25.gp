@@ -18,22 +18,26 @@ set style fill solid 0.55 noborder
 set label 99 'Training loss, mqar, 25 tokens, protocol paper' noenhanced at screen 0.5, screen 0.965 center
 set xlabel 'step' noenhanced offset 0,0.5 font ',7.5'
 set ylabel 'cross-entropy (nats)' noenhanced offset 1.2,0 font ',7.5'
-set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 1 noenhanced font ',6.5'
+set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 3 noenhanced font ',6.5'
 set tmargin 2.45
 set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [0.0:3082.05]
-set yrange [0.010496176486929437:6.532449513402039]
+set yrange [0.003684202278302662:6.8758531893432115]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'training_mqar_paper_n8_T25.png'
-plot prefix.'training_mqar_paper_n8_T25.dat' index 0 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#CC79A7' title 'delta'
+plot prefix.'training_mqar_paper_n8_T25.dat' index 0 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#CC79A7' title 'delta', \
+     prefix.'training_mqar_paper_n8_T25.dat' index 1 using 1:2 with lines dashtype (9,3) linewidth 1.3 linecolor rgb '#E69F00' title 'decay', \
+     prefix.'training_mqar_paper_n8_T25.dat' index 2 using 1:2 with lines dashtype (3,2) linewidth 1.3 linecolor rgb '#0072B2' title 'vla'
 unset output
 }
 if (pdf ne '') {
 set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced
 set output prefix.'training_mqar_paper_n8_T25.pdf'
-plot prefix.'training_mqar_paper_n8_T25.dat' index 0 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#CC79A7' title 'delta'
+plot prefix.'training_mqar_paper_n8_T25.dat' index 0 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#CC79A7' title 'delta', \
+     prefix.'training_mqar_paper_n8_T25.dat' index 1 using 1:2 with lines dashtype (9,3) linewidth 1.3 linecolor rgb '#E69F00' title 'decay', \
+     prefix.'training_mqar_paper_n8_T25.dat' index 2 using 1:2 with lines dashtype (3,2) linewidth 1.3 linecolor rgb '#0072B2' title 'vla'
 unset output
 }
