@@ -133,7 +133,10 @@ void vla_device_free(void *memory)
 
 vla_status vla_device_upload(void *device, const void *host, int64_t bytes, vla_error *error)
 {
+    /* From pageable memory the copy returns once the last bytes are staged; our streams do not wait for the default
+     * one, so wait here until they have arrived. */
     VLA_CUDA(cudaMemcpy(device, host, (size_t)bytes, cudaMemcpyHostToDevice));
+    VLA_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
     return VLA_OK;
 }
 
