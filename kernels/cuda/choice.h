@@ -5,7 +5,8 @@
  * A form's time is taken for base + T max(serial, load B H / multiprocessors): what a token costs when one head runs
  * alone, and what it costs a multiprocessor when heads queue for it. The numbers are microseconds of an H200 (132
  * multiprocessors), fitted by scripts/choice_table.sh to the record plots/reference/h200/grid.csv in least squares of
- * the logarithm. The form with the least time is taken. tests/test_choice.c holds it against every cell of that record.
+ * the logarithm, cells of one chunk, where forms are close, weighing most. The form with the least time is taken.
+ * tests/test_choice.c holds it against every cell of that record.
  */
 #ifndef VLA_CUDA_CHOICE_H
 #define VLA_CUDA_CHOICE_H

@@ -1,0 +1,46 @@
+# Stand-alone: run `gnuplot` on this file from any directory; it reads the .dat file beside it and writes
+# a .png and a .pdf beside it.
+prefix = ''
+do for [i=1:strlen(ARG0)] { if (ARG0[i:i] eq '/') { prefix = ARG0[1:i] } }
+png = strstrt(GPVAL_TERMINALS, ' pngcairo ') ? 'pngcairo' : strstrt(GPVAL_TERMINALS, ' png ') ? 'png' : ''
+pdf = strstrt(GPVAL_TERMINALS, ' pdfcairo ') ? 'pdfcairo' : ''
+if (png eq '') { print 'this gnuplot has no PNG terminal: install gnuplot-nox' }
+if (pdf eq '') { print 'this gnuplot has no PDF terminal: install gnuplot-nox' }
+if (png eq '' && pdf eq '') { exit status 3 }
+set encoding utf8
+set border 3 linewidth 0.6 linecolor rgb '#404040'
+set tics nomirror out scale 0.6,0.3 font ',7' textcolor rgb '#202020'
+set grid xtics ytics linetype 1 linewidth 0.4 linecolor rgb '#e4e4e4'
+set format '%g'
+set bars 0.5
+set boxwidth 0.8 relative
+set style fill solid 0.55 noborder
+set label 99 'Measured crossover' noenhanced at screen 0.5, screen 0.965 center
+set xlabel 'width d' noenhanced offset 0,0.5 font ',7.5'
+set ylabel 'tokens T, bars: the bracket' noenhanced offset 1.2,0 font ',7.5'
+set bmargin 3.95
+set label 100 'cuda bf16, prefill, NVIDIA H200, 132 multiprocessors' at screen 0.5, screen 0.025 center noenhanced font ',5' textcolor rgb '#606060'
+set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 1 noenhanced font ',6.5'
+set tmargin 4.15
+set logscale x 2
+set xtics ('32' 32.0, '64' 64.0, '128' 128.0)
+set logscale y
+set ytics ('1e+03' 1e+03, '2e+03' 2e+03, '5e+03' 5e+03, '1e+04' 1e+04)
+set xrange [27.826086956521742:147.2]
+set yrange [890.4347826086957:7264.549999999999]
+if (png ne '') {
+if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
+set output prefix.'crossover_width.png'
+plot prefix.'crossover_width.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta and softmax, B x H = 16', \
+     prefix.'crossover_width.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#009E73' title 'linear and softmax, B x H = 16', \
+     prefix.'crossover_width.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#0072B2' title 'vla and softmax, B x H = 16'
+unset output
+}
+if (pdf ne '') {
+set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced
+set output prefix.'crossover_width.pdf'
+plot prefix.'crossover_width.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta and softmax, B x H = 16', \
+     prefix.'crossover_width.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#009E73' title 'linear and softmax, B x H = 16', \
+     prefix.'crossover_width.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#0072B2' title 'vla and softmax, B x H = 16'
+unset output
+}
