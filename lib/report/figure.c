@@ -236,7 +236,10 @@ static void write_log_tics(FILE *out, char axis, extent e)
         for (int i = 0; i < 3; i++) {
             double value = steps[i] * pow(10, power);
             if (value < e.low / 1.6 || value > e.high * 1.6) continue;
-            vla_number_short(value, 3, number);
+            if (value >= 1 && value < 1e6)
+                snprintf(number, sizeof number, "%.0f", value);
+            else
+                vla_number_short(value, 3, number);
             fprintf(out, "%s'%s' %s", comma, number, number);
             comma = ", ";
         }

@@ -25,7 +25,7 @@ set tmargin 4.15
 set logscale x 2
 set xtics ('32' 32.0, '64' 64.0, '128' 128.0)
 set logscale y
-set ytics ('1e+03' 1e+03, '2e+03' 2e+03, '5e+03' 5e+03, '1e+04' 1e+04)
+set ytics ('1000' 1000, '2000' 2000, '5000' 5000, '10000' 10000)
 set xrange [27.826086956521742:147.2]
 set yrange [890.4347826086957:7264.549999999999]
 if (png ne '') {
