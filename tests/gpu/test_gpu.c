@@ -1,6 +1,6 @@
-/* Device tests: every operator, form and dtype against naive float64. test-gpu [FILTER] runs the cases whose name holds
- * FILTER; test-gpu --time [FILTER] times the shapes of the record instead. The last line says run, passed, skipped and
- * failed; exit 0 when nothing failed, 4 when there is no device. */
+/* Device tests: every operator, form and dtype against naive float64. test-gpu [WORD..] runs the cases whose name holds
+ * every WORD and none that is written !WORD; test-gpu --time [WORD..] times the shapes of the record instead. The last
+ * line says run, passed, skipped and failed; exit 0 when nothing failed, 4 when there is no device. */
 #include "kernels/cuda/device.h"
 #include "lib/op/registry.h"
 #include "tests/gpu/gpu.h"
@@ -10,8 +10,15 @@
 
 typedef struct totals {
     int run, passed, skipped, failed;
-    const char *filter;
+    char **words; /* up to NULL */
 } totals;
+
+static bool wanted(const totals *all, const char *name)
+{
+    for (char **word = all->words; *word; word++)
+        if (**word == '!' ? strstr(name, *word + 1) != NULL : !strstr(name, *word)) return false;
+    return true;
+}
 
 static void name_of(const gpu_case *c, const char *kind, char *name, size_t size)
 {
@@ -33,7 +40,7 @@ static void check(totals *all, const gpu_case *c, const char *kind)
 {
     char name[200], text[600];
     name_of(c, kind, name, sizeof name);
-    if (all->filter && !strstr(name, all->filter)) return;
+    if (!wanted(all, name)) return;
     report(all, name, gpu_run(c, text, sizeof text), text);
 }
 
@@ -169,7 +176,7 @@ static void check_far(totals *all, const vla_kernel *k, vla_dtype dtype)
     gpu_case c = case_of(k, dtype, s);
     char name[200], text[600];
     name_of(&c, "far", name, sizeof name);
-    if (all->filter && !strstr(name, all->filter)) return;
+    if (!wanted(all, name)) return;
     report(all, name, gpu_far(&c, text, sizeof text), text);
 }
 
@@ -211,7 +218,7 @@ static void time_one(totals *all, const vla_kernel *k, vla_dtype dtype, shape s,
     if (Tk) snprintf(kind, sizeof kind, "Tk%lld/time", (long long)Tk);
     c.problem.Tk = Tk;
     name_of(&c, kind, name, sizeof name);
-    if (all->filter && !strstr(name, all->filter)) return;
+    if (!wanted(all, name)) return;
     c.resume = k->op != VLA_SOFTMAX && s.T == 1;
     const double seconds = gpu_time(&c, s.T > 20000 ? 4 : 20, 9, text, sizeof text);
     all->run++;
@@ -256,7 +263,7 @@ int main(int argc, char **argv)
     totals all;
     memset(&all, 0, sizeof all);
     const bool timing = argc > 1 && strcmp(argv[1], "--time") == 0;
-    if (argc > 1 + timing) all.filter = argv[1 + timing];
+    all.words = argv + (argc > 0) + timing;
     if (vla_device_query(&info, &error) != VLA_OK) {
         printf("%s\nrun 0, passed 0, skipped 0, failed 0\n", error.message);
         return 4;
