@@ -224,9 +224,13 @@ bool capacity_parse(capacity_options *o, int argc, char **argv, const char **tas
     vla_strings words = {0};
     bool go_on = vla_cli_parse(&cli, argc, argv, &words, stdout, stderr, exit_code);
     vla_error error = {0};
-    if (go_on && check_task(t, takers, &words, task, &error)) {
+    vla_status status = go_on ? check_task(t, takers, &words, task, &error) : VLA_OK;
+    if (go_on && status == VLA_OK && o->common.resume && o->common.outputs.count == 0 && !o->checkpoints)
+        status = vla_fail(&error, VLA_ERR_ARGUMENT, "--resume: no file to go on from; accepted: with -o FILE%s",
+                          strcmp(*task, "recall") == 0 ? "" : " or --checkpoint DIR");
+    if (status) {
         fprintf(stderr, "vla-capacity: %s\n", error.message);
-        *exit_code = vla_exit_code(error.status);
+        *exit_code = vla_exit_code(status);
         go_on = false;
     }
     vla_strings_free(&words);

@@ -53,7 +53,7 @@ grep -q 'n = d' "$out/plots/recall_n_elu1_d16.gp"
 "$program" recall --d 16 --keys orth --n 8,20 --op vla --format jsonl 2>"$out/log" | jq -es 'any(.status == "skip" and (.reason | test("dk = 16")))' >/dev/null
 grep -q 'skipped 1' "$out/log"
 if "$program" recall --d 16 --keys orth --n 8,20 --op vla --strict -q >/dev/null; then fail "--strict passed"; fi
-for bad in "--keys gaus" "--trials 0" "--n 0" "--gate x" "--u-scale nan" "--match x" "--decay 2"; do
+for bad in "--keys gaus" --resume "--trials 0" "--n 0" "--gate x" "--u-scale nan" "--match x" "--decay 2"; do
   code=0
   # shellcheck disable=SC2086
   "$program" recall $bad >/dev/null 2>"$out/log" || code=$?
