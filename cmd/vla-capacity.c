@@ -31,7 +31,7 @@ typedef struct session { /* one run of the program */
     vla_pool *pool;
     vla_key_bank bank;
     double started, told;
-    bool table, interrupted;
+    bool table, interrupted, warned;
     int64_t run, passed, skipped, failed, refuted, unexpected;
 } session;
 
@@ -111,6 +111,8 @@ static bool tell(void *context, const char *label, const vla_train_now *now)
 {
     session *s = context;
     char news[160], line[400];
+    if (!s->warned && !s->o->common.quiet) vla_setting_warn_blas(stderr, "vla-capacity"); /* once a network trains */
+    s->warned = true;
     snprintf(news, sizeof news, "loss %.4f accuracy %.3f %.3gk tokens/s, %.0f s left", now->loss, now->accuracy,
              1e-3 * now->tokens_per_s, now->left_s);
     vla_progress_update(&s->progress, news, (double)now->step, (double)now->steps);
@@ -267,7 +269,6 @@ static vla_status trained(session *s, const vla_row_sink *sink, vla_error *error
     const vla_task_kind kind = strcmp(s->word, "copy") == 0 ? VLA_COPY : zoology ? VLA_MQAR_ZOOLOGY : VLA_MQAR;
     const vla_trained_settings settings = trained_settings(s->o, kind);
     const vla_trained_watch watch = {tell, s};
-    if (!s->o->from && !s->o->common.dry_run && !s->o->common.quiet) vla_setting_warn_blas(stderr, "vla-capacity");
     bool stopped = false;
     vla_status status =
         s->o->from ? VLA_OK : vla_trained_run(&settings, s->pool, &s->old, sink, &watch, &stopped, error);
