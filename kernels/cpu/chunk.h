@@ -308,6 +308,7 @@ static __attribute__((unused)) void chunk_head(void *context, int64_t head, int 
 INLINE vla_status chunk_run(const vla_call *call, int64_t tokens, chunk_step step)
 {
     chunk_job job = {call, tokens, step};
+    if (call->session) call->session->chunk = tokens;
     vla_pool_run(call->pool, call->problem->B * call->problem->H, chunk_head, &job);
     chunk_count(call);
     return VLA_OK;

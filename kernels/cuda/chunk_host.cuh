@@ -189,6 +189,10 @@ template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_e
                 (int)p->dv, (float)(1.0 / p->lambda0));
         VLA_CUDA(cudaGetLastError());
     }
+    if (call->session) {
+        const int64_t stretches = (l.chunks + l.stride - 1) / l.stride;
+        call->session->chunk = C, call->session->segments = OP == VLA_VLA ? stretches * l.segments : 0;
+    }
     unsigned char *work = (unsigned char *)call->work;
     arguments a = {};
     a.q = t->q, a.k = t->k, a.v = t->v, a.u = t->u ? t->u : t->k, a.b = t->b, a.o = t->o, a.alpha = t->alpha;

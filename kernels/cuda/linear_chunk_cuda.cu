@@ -94,6 +94,7 @@ vla_status run(const vla_call *call, vla_dtype dtype, vla_error *error)
         fresh_state<<<(unsigned)l.heads, 128, 0, stream>>>((float *)t->S, (float *)t->n, (int)p->dk, (int)p->dv);
         VLA_CUDA(cudaGetLastError());
     }
+    if (call->session) call->session->chunk = G;
     unsigned char *work = (unsigned char *)call->work;
     arguments a = {};
     a.q = t->q, a.k = t->k, a.v = t->v, a.o = t->o;

@@ -196,6 +196,10 @@ template <vla_op OP, int TERMS, bool SCAN> vla_status run(const vla_call *call, 
     if (l.heads == 0) return VLA_OK;
     if (l.heads > 2147483647 / (l.stride * C * (l.dkp / 8)) || l.heads > 2147483647 / (4 * (l.segments + 1)))
         return vla_fail(error, VLA_ERR_UNSUPPORTED, "B*H %lld: more than 2^31 blocks", (long long)l.heads);
+    if (call->session) {
+        const int64_t stretches = (l.blocks + l.stride - 1) / l.stride;
+        call->session->chunk = C, call->session->segments = stretches * l.segments;
+    }
     unsigned char *work = (unsigned char *)call->work;
     arguments a = {};
     a.q = t->q, a.k = t->k, a.v = t->v, a.u = t->u ? t->u : t->k, a.b = t->b, a.o = t->o;

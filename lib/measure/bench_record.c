@@ -12,13 +12,38 @@ const char *vla_row_status_name(vla_row_status status)
 }
 
 /* Columns that every sample row has, in this order, whether or not there is a value. */
-static const char *const measured[] = {
-    "status",        "reason",       "checked",     "n_samples",    "median_s",
-    "q1_s",          "q3_s",         "min_s",       "mad_s",        "median_lo_s",
-    "median_hi_s",   "noise",        "stop_reason", "iterations",   "flops",
-    "bytes",         "flops_per_s",  "bytes_per_s", "tokens_per_s", "time_per_token_s",
-    "share_of_peak", "floor_s",      "state_bytes", "peak_bytes",   "sm_clock_hz",
-    "residual",      "max_residual", "isa",         "choice",       "warning"};
+static const char *const measured[] = {"status",
+                                       "reason",
+                                       "checked",
+                                       "n_samples",
+                                       "median_s",
+                                       "q1_s",
+                                       "q3_s",
+                                       "min_s",
+                                       "mad_s",
+                                       "median_lo_s",
+                                       "median_hi_s",
+                                       "noise",
+                                       "stop_reason",
+                                       "iterations",
+                                       "flops",
+                                       "bytes",
+                                       "flops_per_s",
+                                       "bytes_per_s",
+                                       "tokens_per_s",
+                                       "time_per_token_s",
+                                       "share_of_peak",
+                                       "floor_s",
+                                       "state_bytes",
+                                       "peak_bytes",
+                                       "sm_clock_hz",
+                                       "residual",
+                                       "max_residual",
+                                       "isa",
+                                       "choice",
+                                       "chosen_chunk",
+                                       "chosen_segments",
+                                       "warning"};
 
 static bool put_columns(vla_record *r)
 {
@@ -142,6 +167,15 @@ vla_record *vla_bench_empty_record(const vla_case *c, vla_row_status status, con
     return NULL;
 }
 
+/* Chunk and segments, given or chosen; empty where the form has none. */
+static bool put_cut(vla_record *r, const vla_plan *plan)
+{
+    int64_t chunk = 0, segments = 0;
+    vla_plan_cut(plan, &chunk, &segments);
+    return (chunk == 0 || vla_record_int(r, "chosen_chunk", chunk)) &&
+           (segments == 0 || vla_record_int(r, "chosen_segments", segments));
+}
+
 vla_record *vla_bench_record(const vla_bench *b, const vla_bench_facts *facts)
 {
     vla_record *r = begin(&b->c, b->status, b->reason, facts);
@@ -156,6 +190,7 @@ vla_record *vla_bench_record(const vla_bench *b, const vla_bench_facts *facts)
         if (ok && b->sm_clock_hz > 0) ok = vla_record_real(r, "sm_clock_hz", b->sm_clock_hz);
     } else if (ok && b->plan)
         ok = vla_record_string(r, "isa", vla_isa_name(vla_plan_isa(b->plan)));
+    if (ok && b->plan) ok = put_cut(r, b->plan);
     if (ok && b->status == VLA_ROW_OK && b->sampler.n > 0) ok = put_times(r, b, facts);
     if (ok) return r;
     vla_record_destroy(r);

@@ -178,6 +178,11 @@ const char *vla_plan_label(const vla_plan *plan)
 {
     return plan->session.label ? plan->session.label : "";
 }
+void vla_plan_cut(const vla_plan *plan, int64_t *chunk, int64_t *segments)
+{
+    *chunk = plan->session.chunk;
+    *segments = plan->session.segments;
+}
 
 vla_status vla_forward_f32(const vla_problem *problem, const vla_tensors *tensors, vla_error *error)
 {

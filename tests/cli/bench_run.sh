@@ -39,6 +39,9 @@ cp "$out/a.crossover.csv" "$out/before.crossover.csv"
 grep -q '^run 3, passed 3' "$out/log" || fail "resume with a new operator: $(cat "$out/log")"
 # the records alone give figures, crossovers and exponents
 "$bench" plot --from "$out/a.json" --plot "$out/again" -q && [ -s "$out/again/latency.gp" ] || fail "plot"
+# the chunk a form took, given or chosen, is in its row
+"$bench" --op vla --form chunk,recurrent --T 32 --d 8 --H 1 --chunk 4 --min-samples 3 --noise 0.5 --format jsonl -q |
+  jq -es 'map(select(.kind == "sample")) | map([.form, .chosen_chunk]) | sort == [["chunk", 4], ["recurrent", null]]' >/dev/null || fail "chosen chunk"
 "$bench" crossover --from "$out/a.csv" --format jsonl | jq -es 'map(select(.kind == "crossover")) | length == 1' >/dev/null || fail "crossover"
 "$bench" fit --from "$out/a.jsonl" --format jsonl | jq -es 'map(select(.kind == "fit" and .op == "vla" and .last == null)) | length == 1' >/dev/null || fail "fit"
 # the authors' own table extrapolates to their number from four points, and not from two; nothing of it is measured here
