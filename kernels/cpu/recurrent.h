@@ -54,13 +54,11 @@ typedef struct recurrent {
     double *total;                /* [wk]: n at the start of the block, in double for millions of tokens in float */
     int current;                  /* which of a[] is pending */
     bool in_place;                /* A and S are the caller's */
-    bool shared;                  /* another core reads the same tokens */
     bool apart;                   /* another core writes the same rows of o, whole cache lines: past the caches */
     bool folded;                  /* base holds a part of S */
 } recurrent;
 
-/* Copies rows of whole 16 bytes, aligned, past the caches: to take a line back from the core that read it last costs
- * more than all of a step's other scalar work, while a reader can ask for it ahead. */
+/* Copies rows of whole 16 bytes, aligned, past the caches. */
 INLINE void stream_rows(real *to, const real *from, int64_t count)
 {
 #if defined(__SSE2__)
@@ -172,29 +170,17 @@ INLINE void fold_sum(recurrent *r)
     }
 }
 
-/* Rows that another core reads too are far away for the one that comes second. */
-INLINE void prefetch_token(const recurrent *r, int64_t token)
-{
-    if (token >= r->p->T) return;
-    const real *q = row_of(r->t->q, token, r->dk), *k = row_of(r->t->k, token, r->dk),
-               *v = row_of(r->t->v, token, r->lead);
-    for (int64_t i = 0; i < r->dk; i += PAD_LANES) {
-        __builtin_prefetch(q + i, 0, 2);
-        __builtin_prefetch(k + i, 0, 2);
-    }
-    for (int64_t i = 0; i < r->dv; i += PAD_LANES) __builtin_prefetch(v + i, 0, 2);
-}
-
-INLINE void prepare_rows(recurrent_kind kind, vla_features features, recurrent *r, int64_t from, int64_t count)
+INLINE void prepare_rows(recurrent_kind kind, vla_features features, recurrent *r, int64_t slot, int64_t from,
+                         int64_t count)
 {
     const vla_problem *p = r->p;
     const vla_tensors *t = r->t;
     const int64_t dk = r->dk, wk = r->wk;
     for (int64_t i = 0; i < count; i++) {
         const real *k = row_of(t->k, from + i, dk);
-        real *kf = r->kf + i * wk, *kh = r->kh + i * wk;
-        if (r->shared) prefetch_token(r, from + i + TOKENS);
-        if (!kind.unasked) feature_query(features, p->qk_l2, row_of(t->q, from + i, dk), dk, wk, r->qf + i * wk);
+        real *kf = r->kf + (slot + i) * wk, *kh = r->kh + (slot + i) * wk;
+        if (!kind.unasked)
+            feature_query(features, p->qk_l2, row_of(t->q, from + i, dk), dk, wk, r->qf + (slot + i) * wk);
         if (!kind.residual)
             feature_row(features, k, dk, wk, kf);
         else if (!kind.penalty && !kind.sum)
@@ -204,30 +190,35 @@ INLINE void prepare_rows(recurrent_kind kind, vla_features features, recurrent *
             memcpy(kh, kf, (size_t)wk * sizeof(real));
         } else
             feature_key(features, k, dk, wk, kf, kh);
-        if (kind.penalty) feature_penalty(t->u ? row_of(t->u, from + i, dk) : k, dk, wk, r->uh + i * wk);
+        if (kind.penalty) feature_penalty(t->u ? row_of(t->u, from + i, dk) : k, dk, wk, r->uh + (slot + i) * wk);
     }
 }
 
-/* Feature rows and scalars of `count` tokens from row `from` of the tensors. */
-INLINE void prepare(recurrent_kind kind, recurrent *r, int64_t from, int64_t count)
+/* Feature rows and scalars of `count` tokens from row `from` of the tensors, in slots from `slot` on. */
+INLINE void prepare_slots(recurrent_kind kind, recurrent *r, int64_t slot, int64_t from, int64_t count)
 {
     const real *b = kind.beta ? r->t->b : NULL;
     switch (r->p->features) {
     case VLA_ELU1:
-        prepare_rows(kind, VLA_ELU1, r, from, count);
+        prepare_rows(kind, VLA_ELU1, r, slot, from, count);
         break;
     case VLA_SILU:
-        prepare_rows(kind, VLA_SILU, r, from, count);
+        prepare_rows(kind, VLA_SILU, r, slot, from, count);
         break;
     default:
-        prepare_rows(kind, VLA_IDENTITY, r, from, count);
+        prepare_rows(kind, VLA_IDENTITY, r, slot, from, count);
         break;
     }
     for (int64_t i = 0; i < count; i++) {
-        if (kind.beta) r->beta[i] = b ? sigmoid(b[from + i]) : 1;
-        if (kind.gate) prepare_gate(r, from + i, i);
-        if (kind.sum) prepare_sum(r, i);
+        if (kind.beta) r->beta[slot + i] = b ? sigmoid(b[from + i]) : 1;
+        if (kind.gate) prepare_gate(r, from + i, slot + i);
+        if (kind.sum) prepare_sum(r, slot + i);
     }
+}
+
+INLINE void prepare(recurrent_kind kind, recurrent *r, int64_t from, int64_t count)
+{
+    prepare_slots(kind, r, 0, from, count);
     if (kind.sum) fold_sum(r);
 }
 

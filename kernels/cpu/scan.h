@@ -6,11 +6,14 @@
  * A does not depend on S, and rows of S not on each other. Every stage is run by one worker at a time, with the
  * two-token sweeps of the recurrent form (recurrent.h), so results do not depend on who ran what, nor on the number of
  * workers. Only the rows a go from core to core, through a ring of blocks: a line of cache that another core made costs
- * about as much as the features of as many elements, so that every stage makes the feature rows it needs itself. A
- * stage counts the blocks it has done, which is all that stages tell each other. A worker keeps to its own stage, so
- * that A or S stays in its cache, and takes another's where that one's worker has not come or it has waited for long:
- * the pipeline also moves when a worker comes late or never. Stages with S ask ahead for the rows that
- * others read too, and slices of S write past the caches, as their columns of o lie side by side.
+ * about as much as the features of as many elements, so that every stage makes the feature rows it needs itself, and a
+ * ring of feature rows made once was slower (measured). S asks for rows of the ring ahead of their use, and A asks for
+ * their lines back ahead of writing them again; writing them past the caches made A a quarter slower. Stages ask ahead
+ * for the rows of tokens too: they touch a stream too seldom for the hardware's prefetchers. A stage counts the blocks
+ * it has done, which is all that stages tell each other; blocks of 16 tokens made that dear, of 64 it is free. A worker
+ * keeps to its own stage, so that A or S stays in its cache, and takes another's where that one's worker has not come
+ * or it has waited for long: the pipeline also moves when a worker comes late or never. Slices of S write past the
+ * caches, as their columns of o lie side by side.
  *
  * Scratch: the ring and the state of every stage, independent of T.
  */
@@ -23,8 +26,9 @@
 #include "kernels/cpu/recurrent.h"
 
 /* Blocks of the ring, tokens of a block unless a chunk is given; looks for work before another worker's stage is taken,
- * and before the processor is given up. */
-enum { RING = 8, SCAN_TOKENS = 32, PATIENCE = 1024, SPINS = 4096, AHEAD = 8 };
+ * and before the processor is given up; tokens ahead for which rows of the ring, of the tensors and lines of the ring
+ * to write are asked. */
+enum { RING = 8, SCAN_TOKENS = 64, PATIENCE = 1024, SPINS = 4096, AHEAD = 8, AHEAD_INPUT = 16 };
 enum { PENALTY = 0 };
 
 typedef struct scan_stage {
@@ -34,6 +38,7 @@ typedef struct scan_stage {
     _Alignas(128) recurrent r;
     vla_tensors t;    /* what the stage reads and writes, from the head (and slice) on; the rest NULL */
     int64_t unfolded; /* tokens since the last fold */
+    int64_t ready;    /* tokens whose feature rows are made */
 } scan_stage;
 
 typedef struct scan_job {
@@ -147,7 +152,6 @@ INLINE void scan_begin(recurrent_kind kind, scan_job *job)
         scratch += stage_carve(kind, p, job, i, scratch, r);
         stage->t = stage_tensors(job, i);
         r->t = &stage->t;
-        r->shared = i >= job->first && job->workers > 1;
         r->apart = job->slices > 1 && (uintptr_t)job->call->tensors->o % 64 == 0 && p->dv % PAD_LANES == 0;
         r->p = p;
         if (i < job->first)
@@ -169,13 +173,12 @@ INLINE void scan_end(recurrent_kind kind, scan_job *job)
     }
 }
 
-/* Asks for two rows ahead of their use: what another core wrote arrives while this one computes. */
-INLINE void fetch_rows(const real *rows, int64_t wk)
+INLINE void fetch(const real *row, int64_t elements)
 {
-    for (int64_t i = 0; i < 2 * wk; i += PAD_LANES) __builtin_prefetch(rows + i, 0, 3);
+    for (int64_t i = 0; i < elements; i += PAD_LANES) __builtin_prefetch(row + i, 0, 3);
 }
 
-/* Before the block is handed over. */
+/* Before a block is handed over. */
 INLINE void stream_done(void)
 {
 #if defined(__SSE2__)
@@ -183,34 +186,69 @@ INLINE void stream_done(void)
 #endif
 }
 
-/* Rows a of up to TOKENS tokens. Pairs as in the recurrent form: a token that refreshes A must be the last of its
- * step. */
-INLINE void penalty_tokens(recurrent_kind kind, recurrent *r, real *rows, recurrent_chain chain, int64_t done,
-                           int64_t from, int64_t count)
+/* Asks for lines to write. */
+INLINE void fetch_to_write(const real *row, int64_t elements)
 {
-    prepare(kind, r, from, count);
-    for (int64_t slot = 0; slot < count;) {
-        const int64_t step = done + from + slot + 1;
-        const int tokens = slot + 1 < count && !refreshes(r, step) ? 2 : 1;
-        const real eps = refreshes(r, step + tokens - 1) ? (real)r->p->refresh_eps : 0;
-        real *a = r->qf + slot * r->wk;
-        if (tokens == 2)
-            chain(2, r, slot, a, eps);
-        else
-            chain(1, r, slot, a, eps);
-        alpha_out(kind, tokens, r, from + slot, a);
-        stream_rows(rows + slot * r->wk, a, tokens * r->wk);
-        slot += tokens;
+    for (int64_t i = 0; i < elements; i += PAD_LANES) {
+#if defined(__x86_64__)
+        __asm__ volatile("prefetchw %0" : : "m"(row[i]));
+#else
+        __builtin_prefetch(row + i, 1, 3);
+#endif
     }
 }
 
+/* A token's rows, to the second cache: what is read once must not drive A or S out of the first. */
+INLINE void fetch_token(recurrent_kind kind, const recurrent *r, int64_t token)
+{
+    const vla_tensors *t = r->t;
+    if (token >= r->p->T) return;
+    const real *q = kind.unasked ? NULL : row_of(t->q, token, r->dk), *k = row_of(t->k, token, r->dk);
+    const real *u = kind.penalty && t->u ? row_of(t->u, token, r->dk) : NULL;
+    for (int64_t i = 0; i < r->dk; i += PAD_LANES) {
+        __builtin_prefetch(k + i, 0, 2);
+        if (q) __builtin_prefetch(q + i, 0, 2);
+        if (u) __builtin_prefetch(u + i, 0, 2);
+    }
+    if (kind.unasked) return;
+    for (int64_t i = 0; i < r->dv; i += PAD_LANES) __builtin_prefetch(row_of(t->v, token, r->lead) + i, 0, 2);
+    if (!r->apart) fetch_to_write(row_of(t->o, token, r->lead), r->dv);
+}
+
+/* Makes the feature rows of tokens in order, a pair at a time, up to `until` of them, in TOKENS slots that go round. */
+INLINE void prepare_until(recurrent_kind kind, scan_stage *stage, int64_t until)
+{
+    recurrent *r = &stage->r;
+    const int64_t len = r->p->T;
+    for (; stage->ready < until && stage->ready < len; stage->ready += 2) {
+        const int64_t from = stage->ready, slot = from % TOKENS;
+        fetch_token(kind, r, from + AHEAD_INPUT);
+        fetch_token(kind, r, from + AHEAD_INPUT + 1);
+        prepare_slots(kind, r, slot, from, least(2, len - from));
+        if (kind.sum && (slot + 2 == TOKENS || from + 2 >= len)) fold_sum(r);
+    }
+}
+
+/* Rows a of a block. Pairs as in the recurrent form: a token that refreshes A must be the last of its step. */
 INLINE void penalty_block(recurrent_kind kind, scan_stage *stage, real *rows, recurrent_chain chain, int64_t done,
                           int64_t from, int64_t count)
 {
     recurrent *r = &stage->r;
-    for (int64_t i = 0; i < count; i += TOKENS)
-        penalty_tokens(kind, r, rows + i * r->wk, chain, done, from + i, least(count - i, TOKENS));
-    stream_done();
+    const int64_t wk = r->wk;
+    for (int64_t i = 0; i < count;) {
+        const int64_t slot = (from + i) % TOKENS, step = done + from + i + 1;
+        const int tokens = i + 1 < count && slot + 1 < TOKENS && !refreshes(r, step) ? 2 : 1;
+        const real eps = refreshes(r, step + tokens - 1) ? (real)r->p->refresh_eps : 0;
+        real *a = rows + i * wk;
+        prepare_until(kind, stage, from + i + tokens);
+        if (tokens == 2)
+            chain(2, r, slot, a, eps);
+        else
+            chain(1, r, slot, a, eps);
+        if (i + AHEAD < count) fetch_to_write(a + AHEAD * wk, tokens * wk);
+        alpha_out(kind, tokens, r, from + i, a);
+        i += tokens;
+    }
     stage->unfolded += count;
     if (r->A_base && stage->unfolded >= FOLD_PENALTY) {
         fold_penalty(r);
@@ -218,42 +256,39 @@ INLINE void penalty_block(recurrent_kind kind, scan_stage *stage, real *rows, re
     }
 }
 
-/* Up to TOKENS tokens. The writes of the last pair stay pending; their rows a are kept, as those in the ring (or kh)
- * may be made anew meanwhile. */
-INLINE void state_tokens(recurrent_kind kind, recurrent *r, real *rows, int64_t from, int64_t count)
+INLINE void state_tokens(recurrent_kind kind, int tokens, recurrent *r, real *a, int64_t token, int64_t slot)
 {
-    const int64_t wk = r->wk, last = (count - 1) / 2 * 2;
-    real *const kept = r->a[1];
-    for (int64_t i = 0; rows && i + 2 <= count && i < AHEAD; i += 2) fetch_rows(rows + i * wk, wk);
-    prepare(kind, r, from, count);
-    if (!rows) rows = r->kh;
-    for (int64_t slot = 0; slot < count; slot += 2) {
-        real *a = rows + slot * wk;
-        if (slot + AHEAD + 2 <= count) fetch_rows(a + AHEAD * wk, wk);
-        if (slot + 1 < count) {
-            sweep_state(kind, 2, r, slot);
-            write_tokens(kind, 2, r, a, from + slot, slot);
-        } else {
-            sweep_state(kind, 1, r, slot);
-            write_tokens(kind, 1, r, a, from + slot, slot);
-        }
-        r->a[0] = a;
-    }
-    memset(kept, 0, (size_t)(2 * wk) * sizeof(real));
-    memcpy(kept, rows + last * wk, (size_t)((count - last) * wk) * sizeof(real));
-    r->a[0] = kept;
+    sweep_state(kind, tokens, r, slot);
+    write_tokens(kind, tokens, r, a, token, slot);
 }
 
+/* rows NULL: a is kh. The writes of the last pair stay pending; their rows a are kept, as those in the ring may be made
+ * anew meanwhile. */
 INLINE void state_block(recurrent_kind kind, scan_stage *stage, real *rows, int64_t from, int64_t count)
 {
     recurrent *r = &stage->r;
+    const int64_t wk = r->wk, last = (count - 1) / 2 * 2;
+    real *const kept = r->a[1], *a = NULL;
     if (!kind.residual && stage->unfolded >= FOLD_TOKENS) {
         fold_state(r);
         stage->unfolded = 0;
     }
     stage->unfolded += count;
-    for (int64_t i = 0; i < count; i += TOKENS)
-        state_tokens(kind, r, rows ? rows + i * r->wk : NULL, from + i, least(count - i, TOKENS));
+    for (int64_t i = 0; rows && i + 2 <= count && i < AHEAD; i += 2) fetch(rows + i * wk, 2 * wk);
+    for (int64_t i = 0; i < count; i += 2) {
+        const int64_t slot = (from + i) % TOKENS;
+        prepare_until(kind, stage, from + i + 2);
+        a = rows ? rows + i * wk : r->kh + slot * wk;
+        if (rows && i + AHEAD + 2 <= count) fetch(a + AHEAD * wk, 2 * wk);
+        if (i + 1 < count)
+            state_tokens(kind, 2, r, a, from + i, slot);
+        else
+            state_tokens(kind, 1, r, a, from + i, slot);
+        r->a[0] = a;
+    }
+    memset(kept, 0, (size_t)(2 * wk) * sizeof(real));
+    memcpy(kept, a, (size_t)((count - last) * wk) * sizeof(real));
+    r->a[0] = kept;
     if (r->apart) stream_done();
 }
 
