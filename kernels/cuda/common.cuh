@@ -185,6 +185,12 @@ template <int N> __device__ __forceinline__ void named_barrier(int id)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(N) : "memory");
 }
 
+/* The same where warps come to it from different places of the code. */
+template <int N> __device__ __forceinline__ void meet(int id)
+{
+    asm volatile("barrier.sync %0, %1;" ::"r"(id), "n"(N) : "memory");
+}
+
 static inline int vla_cuda_sm_count(void)
 {
     int device = 0, count = 0;

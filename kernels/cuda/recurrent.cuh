@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(shape<OP, DK, ES>::threads, 1) kernel(const __
                 if (i >= 1 && i - 1 < tiles)
                     role_penalty<OP, DK, ES>(a, tile<OP, DK, ES>(shared, i - 1), A, swept, until, poisoned,
                                              count_of(i - 1), warp, lane);
-            __syncthreads();
+            meet<form::threads>(BARRIER_TILE);
         }
         if (a.A_out && slice == 0)
 #pragma unroll
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(shape<OP, DK, ES>::threads, 1) kernel(const __
                 else
                     role_state<OP, DK, ES, false>(a, in, S, head, row0, at * TILE, count, thread);
             }
-            __syncthreads();
+            meet<form::threads>(BARRIER_TILE);
         }
         if (a.S_out && mine)
 #pragma unroll
@@ -106,23 +106,25 @@ __global__ void __launch_bounds__(shape<OP, DK, ES>::threads, 1) kernel(const __
                 if (c < a.dk) a.S_out[(head * a.dv + row0 + row) * a.dk + c] = S[e];
             }
     } else if (form::ratio_threads > 0 && role(form::ratio_threads)) {
-        const int lane = thread + form::ratio_threads;
+        const int lane = (int)threadIdx.x % 32;
+        const bool sums = form::ratio_threads == 32 || thread + form::ratio_threads < 32,
+                   units = !sums || form::ratio_threads == 32;
         float n[DK / 32];
 #pragma unroll
         for (int e = 0; e < DK / 32; e++)
             n[e] = a.n_in && lane + 32 * e < a.dk ? a.n_in[head * a.dk + lane + 32 * e] : 0.0f;
         for (int64_t i = 0; i < rounds; i++) {
             if constexpr (has_n<OP>)
-                if (i >= 1 && i - 1 < tiles)
+                if (sums && i >= 1 && i - 1 < tiles)
                     role_ratio<OP, DK, ES>(tile<OP, DK, ES>(shared, i - 1), n, count_of(i - 1), lane, a.plain);
             if constexpr (OP == VLA_VLA)
-                if (i >= 2 && i - 2 < tiles)
+                if (units && i >= 2 && i - 2 < tiles)
                     role_normalise<OP, DK, ES>(a, tile<OP, DK, ES>(shared, i - 2),
                                                head * a.T + a.begin + (i - 2) * TILE, count_of(i - 2), lane,
                                                a.alpha && slice == 0);
-            __syncthreads();
+            meet<form::threads>(BARRIER_TILE);
         }
-        if (a.n_out && slice == 0)
+        if (a.n_out && slice == 0 && sums)
 #pragma unroll
             for (int e = 0; e < DK / 32; e++)
                 if (lane + 32 * e < a.dk) a.n_out[head * a.dk + lane + 32 * e] = n[e];
@@ -130,7 +132,7 @@ __global__ void __launch_bounds__(shape<OP, DK, ES>::threads, 1) kernel(const __
         for (int64_t i = 0; i < rounds; i++) {
             if (i < tiles)
                 role_features<OP, DK, ES>(a, tile<OP, DK, ES>(shared, i), head, row0, i * TILE, count_of(i), thread);
-            __syncthreads();
+            meet<form::threads>(BARRIER_TILE);
         }
     }
 }

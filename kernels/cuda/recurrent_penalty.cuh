@@ -10,13 +10,13 @@
 namespace recurrent
 {
 constexpr int SWEEP = 8;
-enum { BARRIER_PENALTY = 1 };
+enum { BARRIER_PENALTY = 1, BARRIER_TILE = 2 };
 
 template <int DK> struct sweep_shared {
     static constexpr int WARPS = DK / 16, TURN = 12; /* pitch */
     float turn[WARPS][16 * TURN];                    /* a warp's part of Z^T, to be read transposed */
     float4 sums[WARPS][32];                          /* its part of Z U^T and Z K^T */
-    float2 W[DK / 8][32];                            /* W^T as right operands */
+    float4 W[DK / 8][32];                            /* W^T as right operands, split: {high, high, low, low} */
     float none[DK];                                  /* zeros: the row of a token that is not of the sweep */
 };
 
@@ -41,22 +41,26 @@ __device__ __forceinline__ void sweep(float (&A)[DK / 8][4], const sweep_rows &r
     const float2 *const none = (const float2 *)s.none + t;
     const float2 *u_row = active ? (const float2 *)(rows.u + (base + g) * rows.pitch) + t : none;
     const float2 *k_row = active ? (const float2 *)(rows.k + (base + g) * rows.pitch) + t : none;
-    const unsigned lanes = __ballot_sync(FULL_WARP, !(fabsf(u_row[0].x) < INFINITY));
+    float2 u_first[2] = {u_row[0], u_row[4]}, k_first[2] = {k_row[0], k_row[4]}; /* on their way during the test */
+    const unsigned lanes = __ballot_sync(FULL_WARP, !(fabsf(u_first[0].x) < INFINITY));
     int clean = last; /* tokens from here on write NaN */
     if (poisoned || lanes != 0) {
         const int token = base + (__ffs((int)lanes) - 1) / 4;
         clean = poisoned ? first : token;
-        if (base + g >= clean) u_row = k_row = none;
+        if (base + g >= clean) {
+            u_row = k_row = none;
+            u_first[0] = u_first[1] = k_first[0] = k_first[1] = make_float2(0, 0);
+        }
         poisoned = true;
     }
     sum_t<TERMS> z_sum, y_sum;
 #pragma unroll
     for (int n = 0; n < DK / 8; n++) {
-        const float2 u = u_row[4 * n];
+        const float2 u = n < 2 ? u_first[n % 2] : u_row[4 * n];
         const left_t<TERMS> part = left<TERMS>(A[n]);
         z_sum.add(part, right<TERMS>(u.x, u.y));
         if (KEYS) {
-            const float2 k = k_row[4 * n];
+            const float2 k = n < 2 ? k_first[n % 2] : k_row[4 * n];
             y_sum.add(part, right<TERMS>(k.x, k.y));
         }
     }
@@ -88,7 +92,12 @@ __device__ __forceinline__ void sweep(float (&A)[DK / 8][4], const sweep_rows &r
     w_sum.add(left<TERMS>(z), right<TERMS>(G[0], G[1]));
     w_sum.take(w);
     const left_t<TERMS> W = left<TERMS>(w);
-    s.W[2 * warp][lane] = make_float2(w[0], w[1]), s.W[2 * warp + 1][lane] = make_float2(w[2], w[3]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) { /* a left operand is in the order {0, 2}, {1, 3} */
+        constexpr int LOW = TERMS >= 3 ? 1 : 0;
+        s.W[2 * warp + i][lane] = make_float4(__uint_as_float(W.high[i]), __uint_as_float(W.high[i + 2]),
+                                              __uint_as_float(W.low[LOW * i]), __uint_as_float(W.low[LOW * (i + 2)]));
+    }
     if constexpr (KEYS) {
         const float h[4] = {H[0], H[1], 0, 0};
         kw_sum.add(left<TERMS>(h), right<TERMS>(G[0], G[1]));
@@ -99,26 +108,30 @@ __device__ __forceinline__ void sweep(float (&A)[DK / 8][4], const sweep_rows &r
                     gain1 = __shfl_sync(FULL_WARP, gain, 8 * t + 4);
         y[0] = w[0] * gain0, y[1] = w[1] * gain1, y[2] = w[2] * gain0, y[3] = w[3] * gain1;
     }
+    if (KEYS && add != 0)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (base + 2 * t + i % 2 == first)
+                y[i] = fmaf(add, rows.k[first * rows.pitch + 16 * warp + g + 8 * (i / 2)], y[i]);
+    float *const x_row = rows.x + (base + 2 * t) * rows.pitch + 16 * warp + g;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const int token = base + 2 * t + i % 2, at = token * rows.pitch + 16 * warp + g + 8 * (i / 2);
-        if (token >= first && token < last) {
-            if (KEYS && add != 0) y[i] = fmaf(add, rows.k[at], y[i]);
-            rows.x[at] = token < clean ? y[i] : NAN;
-        }
+        const int token = base + 2 * t + i % 2;
+        const float x = token < clean ? y[i] : NAN;
+        if (token >= first && token < last) x_row[i % 2 * rows.pitch + 8 * (i / 2)] = x;
     }
     named_barrier<32 * WARPS>(BARRIER_PENALTY);
-    float minus[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) minus[i] = -w[i];
-    const left_t<TERMS> back = left<TERMS>(minus);
 #pragma unroll
     for (int n = 0; n < DK / 8; n++) {
-        const float2 b = s.W[n][lane];
-        float change[4] = {}; /* added by an ordinary sum: that of a product cuts off, which would shrink A with T */
-        mma<TERMS>(change, back, right<TERMS>(b.x, b.y));
+        const float4 b = s.W[n][lane];
+        right_t<TERMS> other;
+        other.high[0] = __float_as_uint(b.x), other.high[1] = __float_as_uint(b.y);
+        if constexpr (TERMS >= 3) other.low[0] = __float_as_uint(b.z), other.low[1] = __float_as_uint(b.w);
+        float change[4] =
+            {}; /* taken off by an ordinary sum: that of a product cuts off, which would shrink A with T */
+        mma<TERMS>(change, W, other);
 #pragma unroll
-        for (int i = 0; i < 4; i++) A[n][i] += change[i];
+        for (int i = 0; i < 4; i++) A[n][i] -= change[i];
     }
     if (KEYS && add != 0)
 #pragma unroll

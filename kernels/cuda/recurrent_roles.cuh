@@ -18,7 +18,7 @@ template <vla_op OP, int DK, int ES> struct shape {
     static constexpr int pitch = DK + 8; /* of a row in a tile: rows start in different banks */
     /* with A at most sixteen warps in all, which leaves each 128 registers */
     static constexpr int feature_warps = has_A<OP> ? (OP == VLA_VLA && DK == 128 ? 3 : 4) : DK <= 64 ? 4 : 8;
-    static constexpr int ratio_threads = has_n<OP> ? 32 : 0;
+    static constexpr int ratio_threads = !has_n<OP> ? 0 : OP == VLA_VLA && DK <= 64 ? 64 : 32;
     static constexpr int behind = OP == VLA_VLA ? 3 : 2, ring = behind + 1; /* tiles the state is behind the features */
     static constexpr int threads = penalty_threads + STATE_THREADS + 32 * feature_warps + ratio_threads;
     /* kh, qf and, where the operator has them, kf and uh; rls writes along x, vla along a, both made by the penalty */
@@ -404,9 +404,10 @@ __device__ __forceinline__ void role_state(const arguments &a, const tile<OP, DK
                                            int row0, int64_t start, int count, int thread)
 {
     using form = shape<OP, DK, ES>;
-    constexpr int LANES = form::lanes, BATCH = 4, EACH = LANES < BATCH ? LANES : BATCH; /* tokens a store writes */
+    constexpr int LANES = form::lanes, BATCH = 4, SUMS = LANES < BATCH ? BATCH / LANES : 1, /* that a lane ends with */
+        SHARE = LANES < BATCH ? 1 : LANES / BATCH; /* lanes that have the same */
     const int row = thread / LANES, part = thread % LANES;
-    const bool mine = part < EACH && row0 + row < a.dv;
+    const bool mine = part % SHARE == 0 && row0 + row < a.dv;
     const int64_t out = (head * a.T + a.begin + start) * a.dv + row0 + row;
     for (int t = 0; t < count; t += BATCH) {
         float y[BATCH];
@@ -419,18 +420,12 @@ __device__ __forceinline__ void role_state(const arguments &a, const tile<OP, DK
                 two[0] = advance_one<OP, DK, ES>(in, S, t + i, row, part);
             y[i] = two[0], y[i + 1] = two[1];
         }
+        const int base = t + deal_sums<BATCH, LANES>(y, part);
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) y[i] = lanes_sum<LANES>(y[i]);
-#pragma unroll
-        for (int i = 0; i < BATCH; i += EACH) {
-            float x = y[i];
-#pragma unroll
-            for (int l = 1; l < EACH; l++) x = part == l ? y[i + l] : x;
-            const int token = t + i + part;
-            if (mine && token < count) {
-                if (has_n<OP>) x *= in.inverse[token];
-                store_element(a.o, a.dtype, out + token * a.dv, x);
-            }
+        for (int i = 0; i < SUMS; i++) {
+            const int token = base + i;
+            if (mine && token < count)
+                store_element(a.o, a.dtype, out + token * a.dv, has_n<OP> ? y[i] * in.inverse[token] : y[i]);
         }
     }
 }

@@ -225,6 +225,8 @@ __device__ __forceinline__ void step_ratio(float (&n)[DK / 32], const walk_stage
     if (lane < C) inverse[lane] = plain ? 1.0f : 1.0f / (mine < floor ? floor : mine);
 }
 
+enum { BARRIER_WALK = 1 };
+
 /* A segment with outputs; WARPS warps of S and one of the ratio, which is stored a block of tokens later. scan: the
  * start is S_start; otherwise S itself. */
 template <vla_op OP, int DK, int TERMS>
@@ -247,9 +249,9 @@ __global__ void __launch_bounds__(32 * (WARPS + 1), DK == 64 ? 3 : 2)
 #pragma unroll
         for (int e = 0; e < DK / 32; e++) n[e] = from[lane + 32 * e];
         for (int64_t i = 0; i <= count; i++) {
-            __syncthreads();
+            meet<32 * (WARPS + 1)>(BARRIER_WALK);
             if (i < count && a.has_ratio) step_ratio<OP, DK>(n, s.stage[i & 1], s.inverse[i & 1], a.plain, lane);
-            __syncthreads();
+            meet<32 * (WARPS + 1)>(BARRIER_WALK);
         }
         if (!scan && group == 0) /* not in place: another group may not have read it yet */
 #pragma unroll
@@ -274,7 +276,7 @@ __global__ void __launch_bounds__(32 * (WARPS + 1), DK == 64 ? 3 : 2)
         if (i + 1 < count) fetch_stage<OP, DK, true>(s.stage[(i + 1) & 1], a, block0 + i + 1, thread);
         fetch_commit();
         fetch_wait<1>();
-        __syncthreads();
+        meet<32 * (WARPS + 1)>(BARRIER_WALK);
         if (used && i > 0)
 #pragma unroll
             for (int e = 0; e < 8; e++) {
@@ -289,7 +291,7 @@ __global__ void __launch_bounds__(32 * (WARPS + 1), DK == 64 ? 3 : 2)
             load_values(next, a, head, token0 + (i + 1) * C, 16 * tile, lane);
             step<OP, DK, TERMS, true>(S, s.stage[i & 1], v, o, lane);
         }
-        __syncthreads();
+        meet<32 * (WARPS + 1)>(BARRIER_WALK);
     }
     if (last && used)
 #pragma unroll

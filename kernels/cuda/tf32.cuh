@@ -13,7 +13,7 @@
  * and a right operand Y^T is two neighbours of row g of Y, Y[g][2t] and Y[g][2t+1]. */
 #ifndef VLA_CUDA_TF32_CUH
 #define VLA_CUDA_TF32_CUH
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/factor.cuh"
 
 namespace tf32
 {
@@ -96,36 +96,38 @@ template <int TERMS> struct sum_t {
     }
 };
 
-/* G = L L^T, 8 x 8 symmetric positive definite, lane (g, t) holding G[g][2t] and G[g][2t+1], becomes L^-1 with zeros
- * above; the pivot of row g, the square of L[g][g], is returned. Row elimination of two pivots a, c at a time, which a
- * lane's two columns are: for the rows below, the inverse of {{a, b}, {b, c}} takes the reciprocal of its determinant.
- */
+/* G = L L^T, 8 x 8 symmetric with eigenvalues of at least 1, lane (g, t) holding G[g][2t] and G[g][2t+1], becomes L^-1
+ * with zeros above; the pivot of row g, the square of L[g][g], is returned. Row elimination of two pivots a, c at a
+ * time, which a lane's two columns are: for the rows below, the inverse of {{a, b}, {b, c}} takes the reciprocal of its
+ * determinant. The next pair is in lanes that keep no multiplier yet, so that it goes on before the multipliers are put
+ * in place. */
 __device__ __forceinline__ float factor8(float (&x)[2], int lane)
 {
     const int g = lane / 4, t = lane % 4;
-    float diagonal = 1;
+    const auto get = [](float value, int from) { return __shfl_sync(FULL_WARP, value, from); };
+    float diagonal = 1, kept0 = x[0], kept1 = x[1];
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
         const int from = g * 4 + j / 2, first = j * 4, second = first + 4;
-        const float own0 = __shfl_sync(FULL_WARP, x[0], from), own1 = __shfl_sync(FULL_WARP, x[1], from);
-        const float a = __shfl_sync(FULL_WARP, x[0], first + j / 2), b = __shfl_sync(FULL_WARP, x[0], second + j / 2),
-                    c = __shfl_sync(FULL_WARP, x[1], second + j / 2);
-        const float row0 = __shfl_sync(FULL_WARP, x[0], first + t), row1 = __shfl_sync(FULL_WARP, x[1], first + t);
-        const float next0 = __shfl_sync(FULL_WARP, x[0], second + t), next1 = __shfl_sync(FULL_WARP, x[1], second + t);
-        const float determinant = fmaf(a, c, -b * b), inverse = reciprocal(determinant), by_a = reciprocal(a);
+        const float a = get(x[0], first + j / 2), c = get(x[1], second + j / 2), b = get(x[0], second + j / 2);
+        const float own0 = get(x[0], from), own1 = get(x[1], from);
+        const float row0 = get(kept0, first + t), row1 = get(kept1, first + t);
+        const float next0 = get(kept0, second + t), next1 = get(kept1, second + t);
+        const float determinant = fmaf(a, c, -b * b), inverse = quick_reciprocal(determinant),
+                    by_a = quick_reciprocal(a);
         const bool below = g > j + 1, other = g == j + 1;
         const float f0 = below   ? fmaf(own0, c, -own1 * b) * inverse
                          : other ? b * by_a
                                  : 0.0f,
                     f1 = below ? fmaf(own1, a, -own0 * b) * inverse : 0.0f;
         diagonal = g == j ? a : other ? determinant * by_a : diagonal;
-        x[0] = fmaf(-f1, next0, fmaf(-f0, row0, x[0])), x[1] = fmaf(-f1, next1, fmaf(-f0, row1, x[1]));
-        if (t == j / 2 && g > j) x[0] = -f0;
-        if (t == j / 2 && below) x[1] = -f1;
+        x[0] = fmaf(-f1, next0, fmaf(-f0, row0, kept0)), x[1] = fmaf(-f1, next1, fmaf(-f0, row1, kept1));
+        kept0 = t == j / 2 && g > j ? -f0 : x[0];
+        kept1 = t == j / 2 && below ? -f1 : x[1];
     }
-    const float scale = rsqrtf(diagonal);
-    x[0] = 2 * t < g ? x[0] * scale : 2 * t == g ? scale : 0.0f;
-    x[1] = 2 * t + 1 < g ? x[1] * scale : 2 * t + 1 == g ? scale : 0.0f;
+    const float scale = quick_rsqrt(diagonal);
+    x[0] = 2 * t < g ? kept0 * scale : 2 * t == g ? scale : 0.0f;
+    x[1] = 2 * t + 1 < g ? kept1 * scale : 2 * t + 1 == g ? scale : 0.0f;
     return diagonal;
 }
 } /* namespace tf32 */
