@@ -7,7 +7,7 @@
  * warps take roles, each one tile of TILE tokens behind the one before, and meet at the tiles' ends:
  *   features  raw rows to kh, kf, qf, uh, v, gates in shared memory
  *   penalty   (vla, rls) A in registers, eight tokens a sweep: recurrent_penalty.cuh
- *   ratio     n and 1/max(n.qf, eps); vla: then a = unit(A kh) of the tile before
+ *   ratio     n and 1/max(n.qf, eps); vla: then a = unit(A kh) of the tile before, to dk 64 by a warp of its own
  *   state     S in registers: residual, write, output
  * Meant for decode and short T, and the float32 reference on the device. Not supported: dk above 256, with A above 128
  * (A is in one block's registers).
