@@ -72,6 +72,39 @@ __device__ __forceinline__ void barriers_made(void)
 #endif
 }
 
+/* Flags in global memory between blocks: what was written before a release is seen after an acquire that reads it, by
+ * copies too with the fence. */
+__device__ __forceinline__ int load_acquire(const int *p)
+{
+    int x;
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+__device__ __forceinline__ void add_release(int *p, int x)
+{
+    asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
+__device__ __forceinline__ void fence_copies(void)
+{
+#if VLA_HOPPER
+    asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ uint4 load_relaxed(const void *p)
+{
+    uint4 x;
+    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p)
+                 : "memory");
+    return x;
+}
+__device__ __forceinline__ void store_relaxed(void *p, const uint4 &x)
+{
+    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+
 /* Copies to shared memory that complete on a barrier, by the first `lanes` lanes of a warp: expect(all bytes of the
  * phase), the copies, done(). The barrier takes `arrivals` a phase. */
 struct warp_copy {

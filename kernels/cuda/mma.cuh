@@ -198,6 +198,30 @@ __device__ __forceinline__ void store_tile(__half *tile, int pitch, int lane, co
     *(uint32_t *)(tile + (g + 8) * pitch + 8 + 2 * t) = f.x[3];
 }
 
+/* By address: a frag to the tile with plain_offset, to the tile of its transpose with turned_offset. */
+template <bool TURNED> __device__ __forceinline__ void store_frag(uint32_t address, const frag &f)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (TURNED)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(f.x[0]),
+                     "r"(f.x[1]), "r"(f.x[2]), "r"(f.x[3])
+                     : "memory");
+    else
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(f.x[0]),
+                     "r"(f.x[1]), "r"(f.x[2]), "r"(f.x[3])
+                     : "memory");
+#else /* lane l has the address of row l % 8 of matrix l / 8 */
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t row = __shfl_sync(FULL_WARP, address, 8 * i + (int)threadIdx.x % 32 / 4);
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(row + threadIdx.x % 4 * 4),
+                     "r"(TURNED ? transpose8(f.x[i]) : f.x[i])
+                     : "memory");
+    }
+    __syncwarp();
+#endif
+}
+
 /* 16 x 16 float32 scratch of one warp; the pitch keeps rows in different banks. */
 constexpr int SMALL = 16, SMALL_PITCH = 17;
 typedef float small_matrix[SMALL * SMALL_PITCH];
