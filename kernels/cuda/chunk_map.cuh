@@ -26,6 +26,7 @@ template <int DK> struct map_shared {
     frag P[LOWER][32];
     float part[CT][C];                   /* sums over a column tile of rows of Q K^T, weighted */
     float weight[C], query[C], start[C]; /* |kf|, what q was divided by, n.q before the chunk */
+    float n[DK];                         /* sum of kf before the chunk */
     uint32_t top[WARPS];
     __half K[C * PITCH], A[C * PITCH], Q[C * PITCH]; /* unit keys, write directions, unit queries, then Qeff (bfloat16) */
 };
@@ -94,30 +95,60 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
     }
 }
 
+/* Queries as they are, on their way to where this thread alone reads them. */
+template <int DK>
+__device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments &a, int64_t row0, int left)
+{
+    using R = map_rows<DK>;
+    const __half *from = (const __half *)a.q + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
+    __half *to = s.Q + R::row(0) * map_shared<DK>::PITCH + R::column();
+#pragma unroll
+    for (int i = 0; i < R::PASSES; i++) {
+        raw8<1> raw;
+        raw.half[0] = make_uint4(0, 0, 0, 0);
+        __half *place = to + i * R::AT_ONCE * map_shared<DK>::PITCH;
+        if (a.dk % 8 != 0)
+            load8(raw, from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
+        else if (R::row(i) < left && R::column() < a.dk) {
+            copy_async(place, from + i * R::AT_ONCE * a.dk);
+            continue;
+        }
+        *(uint4 *)place = raw.half[0];
+    }
+    copy_commit();
+}
+
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. */
 template <int DK>
-__device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
-                                            const float (&n)[8], const arguments &a, int left)
+__device__ __forceinline__ void put_queries(map_shared<DK> &s, const arguments &a, int left)
 {
     using R = map_rows<DK>;
+    const float4 lo = *(const float4 *)&s.n[R::column()], hi = *(const float4 *)&s.n[R::column() + 4];
+    const float n[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+    copy_wait<0>();
 #pragma unroll
     for (int i = 0; i < R::PASSES; i++) {
         const int r = R::row(i);
         const bool in = r < left;
+        __half *place = s.Q + r * map_shared<DK>::PITCH + R::column();
+        raw8<1> raw;
+        raw.half[0] = *(const uint4 *)place;
         float x[8], y[8], dot = 0, norm = 1;
-        convert8(x, raw[i], a.dtype);
+        convert8(x, raw, a.dtype);
         features8<false>(y, x, a.features);
         if (R::column() + 8 > a.dk)
 #pragma unroll
             for (int j = 0; j < 8; j++) y[j] = R::column() + j < a.dk ? y[j] : 0.0f;
-        float most = 0;
-#pragma unroll
-        for (int j = 0; j < 8; j++) most = fmaxf(most, fabsf(y[j]));
-        float sum = 0; /* NaN, which fmaxf drops */
+        float most = 0, sum = 0, least = 0.015625f; /* the sum is NaN where one is, which fmaxf drops */
 #pragma unroll
         for (int j = 0; j < 8; j++) sum += y[j];
-        const bool usual = most < 512.0f && most > 0.015625f && fabsf(sum) < INFINITY;
+        if (a.features == VLA_ELU1) /* never negative */
+            most = sum, least = 0.125f;
+        else
+#pragma unroll
+            for (int j = 0; j < 8; j++) most = fmaxf(most, fabsf(y[j]));
+        const bool usual = most < 512.0f && most > least && fabsf(sum) < INFINITY;
         if (a.qk_l2 || !__all_sync(FULL_WARP, usual || !in || R::column() >= a.dk)) {
             norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
             const bool wrong = !(fabsf(norm) < INFINITY); /* zeros, and the factor makes its row NaN */
@@ -126,13 +157,15 @@ __device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw8<1> (&r
             for (int j = 0; j < 8; j++) y[j] = wrong ? 0.0f : x[j];
             norm = wrong ? NAN : norm;
         }
+        if (left < C)
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            y[j] = in ? y[j] : 0.0f;
-            dot = fmaf(n[j], y[j], dot);
+            for (int j = 0; j < 8; j++) y[j] = in ? y[j] : 0.0f;
+        if (a.ratio) {
+#pragma unroll
+            for (int j = 0; j < 8; j++) dot = fmaf(n[j], y[j], dot);
+            dot = group_sum(dot, R::L);
         }
-        if (a.ratio) dot = group_sum(dot, R::L);
-        put8(s.Q + r * map_shared<DK>::PITCH + R::column(), y);
+        put8(place, y);
         if (R::column() == 0) s.query[r] = in ? norm : 0.0f, s.start[r] = dot;
     }
 }
@@ -310,14 +343,15 @@ __device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK>
  * (is N) + 4 i + j, 0xff: none. */
 template <int DK> __device__ __forceinline__ uint32_t tasks_before(int warp)
 {
-    if (DK == 64) return warp == 0 ? 0xffff1814u : warp == 1 ? 0xffff1c19u : warp == 2 ? 0xffff0e1du : 0xffff0f1eu;
-    return warp < 4 ? 0xffffffffu
-                    : warp == 4 ? 0xffff1814u : warp == 5 ? 0xffff1c19u : warp == 6 ? 0xffff0e1du : 0xffff0f1eu;
+    if (DK == 64) return warp == 0 ? 0xffff1814u : warp == 1 ? 0xffff1c19u : warp == 2 ? 0xffffff1du : 0xffffff1eu;
+    return warp < 4 ? 0xffffffffu : warp == 4 ? 0xffff1814u : warp == 5 ? 0xffff1c19u : warp == 6 ? 0xffffff1du : 0xffffff1eu;
 }
 template <int DK> __device__ __forceinline__ uint32_t tasks_after(int warp)
 {
-    const uint32_t two = warp % 4 == 0 ? 0x0c00u : warp % 4 == 1 ? 0x0d04u : warp % 4 == 2 ? 0x0805u : 0x0a09u;
-    return 0xffff0000u | (DK == 64 ? two : warp < 4 ? two | 0xff00u : two >> 8 | 0xff00u);
+    if (DK == 64) return warp == 0 ? 0xffff0c00u : warp == 1 ? 0xffff0d04u : warp == 2 ? 0xff0e0805u : 0xff0f0a09u;
+    return warp == 6   ? 0xffff0e0au
+           : warp == 7 ? 0xffff0f0cu
+                       : 0xffffff00u | (warp < 2 ? 4u * (unsigned)warp : warp == 2 ? 5u : warp == 5 ? 13u : 5u + (unsigned)warp);
 }
 
 template <int DK>
@@ -555,45 +589,36 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     int *ready = a.ready + head * (a.stride + 1) + chunk;
     const int left = (int)(a.T - token < C ? a.T - token : C);
     const int lane = (int)threadIdx.x % 32, warp = warp_number();
-    raw8<1> query[R::PASSES];
     map_values<DK> values;
-    fetch_tokens<DK>(query, a.q, a, row0, left);
+    fetch_queries<DK>(s, a, row0, left);
     values.fetch(a, row0, left);
     if constexpr (OP == VLA_VLA) {
         constexpr int TILES = CT * KT / WARPS;
         frag k[TILES], x[TILES];
-        float n[8] = {};
         grid_wait();
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
             k[i] = a.K[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
             x[i] = a.X[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
         }
-        if (a.ratio) {
-            const float4 *from = (const float4 *)(a.n + at * DK + R::column());
-            const float4 lo = from[0], hi = from[1];
-            n[0] = lo.x, n[1] = lo.y, n[2] = lo.z, n[3] = lo.w, n[4] = hi.x, n[5] = hi.y, n[6] = hi.z, n[7] = hi.w;
-            if (threadIdx.x < C) s.weight[threadIdx.x] = a.norm[at * C + threadIdx.x];
-        }
+        if (a.ratio && threadIdx.x < DK) s.n[threadIdx.x] = a.n[at * DK + threadIdx.x];
+        if (a.ratio && threadIdx.x < C) s.weight[threadIdx.x] = a.norm[at * C + threadIdx.x];
         s.top[warp] = values.largest(a, head, token);
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
             const int tile = warp + i * WARPS, offset = tile / KT * 16 * PITCH + tile % KT * 16;
-            store_tile(s.K + offset, PITCH, lane, k[i]);
-            store_tile(s.A + offset, PITCH, lane, x[i]);
+            store_frag<false>(shared_address(s.K + offset) + plain_offset(PITCH, lane), k[i]);
+            store_frag<false>(shared_address(s.A + offset) + plain_offset(PITCH, lane), x[i]);
         }
-        put_queries<DK>(s, query, n, a, left);
     } else {
         raw8<1> key[R::PASSES];
         float logit[R::PASSES];
-        const float none[8] = {};
         fetch_tokens<DK>(key, a.k, a, row0, left);
 #pragma unroll
         for (int i = 0; i < R::PASSES; i++)
             logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
         grid_wait();
         s.top[warp] = values.largest(a, head, token);
-        put_queries<DK>(s, query, none, a, left);
         put_keys<DK>(s, key, logit, a, head, token);
     }
     if (chunk + 1 < a.chunks) { /* see walk */
@@ -631,6 +656,8 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     } while (slice < a.dvp / 16);
     __syncthreads();
     if (threadIdx.x == 0) add_release(ready + 1, 1);
+    put_queries<DK>(s, a, left);
+    __syncthreads();
     make_products<DK>(s, tiles, tasks_after<DK>(warp), a.ratio, lane);
     __syncthreads();
     float factor[2 * CT];
