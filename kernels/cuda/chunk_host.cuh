@@ -13,7 +13,7 @@ constexpr int64_t BUDGET =
 struct layout {
     int64_t heads, chunks, stride, segments, bytes;
     int per_segment, warps, dkp, dvp, walks;
-    int64_t U, K, X, maps, columns, states, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
+    int64_t U, K, X, maps, states, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
 
 /* Warps a segment of penalty: more where there are too few segments to fill the device. */
@@ -64,7 +64,7 @@ template <vla_op OP> layout plan(const vla_problem *p)
     };
     const int64_t all = l.heads * l.stride;
     l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * mapped);
-    l.maps = take(all * square), l.columns = take(all * values), l.states = take(all * states);
+    l.maps = take(all * (square + values)), l.states = take(all * states);
     l.ready = take(l.heads * (l.stride + 1) * 4);
     l.norm = take(sums * all * C * 4), l.n = take(sums * all * l.dkp * 4);
     const int64_t matrix = OP == VLA_VLA ? KT * (KT + 1) / 2 * 1024 : 0;
@@ -206,8 +206,7 @@ template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_e
     a.dk = (int)p->dk, a.dv = (int)p->dv, a.dvp = l.dvp, a.dtype = dtype, a.features = p->features, a.qk_l2 = p->qk_l2;
     a.ratio = OP == VLA_VLA && p->output == VLA_RATIO;
     a.U = (frag *)(work + l.U), a.K = (frag *)(work + l.K), a.X = (frag *)(work + l.X);
-    a.maps = (frag *)(work + l.maps), a.columns = (frag *)(work + l.columns);
-    a.states = (frag *)(work + l.states), a.ready = (int *)(work + l.ready), a.walks = l.walks;
+    a.maps = (frag *)(work + l.maps), a.states = (frag *)(work + l.states), a.ready = (int *)(work + l.ready), a.walks = l.walks;
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);

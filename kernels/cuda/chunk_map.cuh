@@ -423,8 +423,9 @@ __device__ __forceinline__ void columns(frag (&RK)[CT], const map_shared<DK> &s,
     }
 #pragma unroll
     for (int i = 0; i < CT; i++) RK[i] = right_order(negate(RK[i]));
-    uint32_t *maps = (uint32_t *)(a.maps + at * sizes<DK>::square) + key * (DK * 8) + lane;
-    frag *B = a.columns + (at * 4 * a.walks + value) * sizes<DK>::strip + lane;
+    frag *record = a.maps + at * (sizes<DK>::square + a.walks * 4 * sizes<DK>::strip),
+         *B = record + sizes<DK>::square + value * sizes<DK>::strip + lane;
+    uint32_t *maps = (uint32_t *)record + key * (DK * 8) + lane;
     const uint32_t by = pack(W{}, scale, scale);
 #pragma unroll
     for (int m = 0; m < KT; m++) {
@@ -655,7 +656,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
         slice += WARPS;
     } while (slice < a.dvp / 16);
     __syncthreads();
-    if (threadIdx.x == 0) add_release(ready + 1, 1);
+    if (threadIdx.x == 0) fence_copies(), add_release(ready + 1, 1);
     put_queries<DK>(s, a, left);
     __syncthreads();
     make_products<DK>(s, tiles, tasks_after<DK>(warp), a.ratio, lane);

@@ -2,8 +2,8 @@
  *
  * A block walks 64 rows of S of one head: four warps, sixteen rows each, S as the accumulators of its own update, packed
  * as the left operand; D is the right one, by wgmma out of shared memory (mma on older devices). Each state goes to
- * memory, where the chunk's block waits for it. D and B come by bulk copies as they get ready, in a ring of units: a
- * chunk is one unit of B and DK/64 of D.
+ * memory, where the chunk's block waits for it. D and B come by bulk copies as they get ready. While a chunk's products
+ * run, its state is written and the next chunk's B loaded.
  *
  * Who waits for whom: a chunk's block makes D and B of nothing but its inputs, sets ready, and only then waits for its
  * state; blocks of lower numbers are let in first, a head's walk before its chunks and chunks in order. So the lowest
@@ -26,15 +26,18 @@ namespace chunked
 {
 constexpr uint32_t UNWRITTEN = 0xffffffffu;
 
-template <int DK> struct walk_shared {
-    static constexpr int KT = DK / 16, UNITS = 1 + DK / 64, STAGES = DK == 64 ? 6 : 7;
-    static constexpr uint32_t BYTES = DK * 128; /* of a unit: D for 64 of k, or B for 64 rows of S */
-    unsigned char stage[STAGES][BYTES];
-    uint64_t full[STAGES], empty[STAGES];
-};
 constexpr int WALKERS = 4; /* warps */
 
-/* Where a role is in the ring of stages. */
+/* A ring of units: at dk = 64 one a chunk, D and B; at 128 three, B and D for 64 of k each. */
+template <int DK> struct walk_shared {
+    static constexpr int UNITS = DK == 64 ? 1 : 3, STAGES = DK == 64 ? 3 : 7;
+    static constexpr uint32_t BYTES = 16384, HALF = 8192; /* of a unit; where B is in one of dk = 64 */
+    unsigned char stage[STAGES][BYTES];
+    uint64_t full[STAGES], empty[STAGES];
+    static constexpr uint32_t FULL = STAGES * BYTES, EMPTY = FULL + 8 * STAGES; /* where they are */
+};
+
+/* Where a role is in the ring. */
 template <int STAGES> struct ring_place {
     int stage = 0, parity = 0;
     __device__ __forceinline__ void advance()
@@ -44,47 +47,70 @@ template <int STAGES> struct ring_place {
 };
 
 /* This warp is done with it. */
-__device__ __forceinline__ void arrive(uint64_t *barrier, int lane)
+__device__ __forceinline__ void arrive(uint32_t barrier, int lane)
 {
     __syncwarp();
     if (lane == 0) barrier_arrive(barrier);
 }
 
-/* What has been asked for of a head's maps: the next unit, and how many chunks are known to be ready. */
+/* What has been asked for of a head's maps: the next unit, and how many chunks are known to be ready. By a whole warp. */
 template <int DK> struct bringer {
     using shared = walk_shared<DK>;
-    int asked = 0, chunk = 0, unit = 0, known = 0;
+    static constexpr uint32_t WHOLE = DK == 64 ? shared::HALF : 2 * shared::BYTES; /* of D */
+    int asked = 0, chunk = 0, unit = 0, known = 0, chunks, lane;
     ring_place<shared::STAGES> place;
+    uint32_t base, rows_bytes;
+    int64_t record;             /* bytes of a chunk */
+    const unsigned char *D, *B; /* of the chunk */
+    const int *ready;
 
-    /* Up to unit `limit`, as far as is ready; waits until `must` is. By a whole warp. */
-    __device__ __forceinline__ void bring(shared &s, const arguments &a, int64_t at, const int *ready, int rows,
-                                          int limit, int must, int lane)
+    __device__ __forceinline__ bringer(const arguments &a, uint32_t to, int64_t head, int rows, int lane_)
     {
-        const uint32_t rows_bytes = (uint32_t)(a.dvp - 64 * rows < 64 ? a.dvp - 64 * rows : 64) * (DK * 2);
-        while (asked <= limit && chunk < (int)a.chunks) {
+        lane = lane_, base = to, chunks = (int)a.chunks;
+        rows_bytes = (uint32_t)(a.dvp - 64 * rows < 64 ? a.dvp - 64 * rows : 64) * (DK * 2);
+        record = (sizes<DK>::square + a.walks * 4 * sizes<DK>::strip) * (int64_t)sizeof(frag);
+        D = (const unsigned char *)a.maps + head * a.stride * record;
+        B = D + WHOLE + rows * (64 * DK * 2);
+        ready = a.ready + head * (a.stride + 1) + 1 + lane;
+    }
+
+    /* Up to unit `limit`, as far as is ready; waits until `must` is. */
+    __device__ __forceinline__ void bring(int limit, int must)
+    {
+        while (asked <= limit && chunk < chunks) {
             if (chunk >= known) {
-                const bool is = known + lane < (int)a.chunks && load_acquire(ready + known + lane + 1) != 0;
+                const bool is = known + lane < chunks && load_acquire(ready + known) != 0;
                 const unsigned mask = __ballot_sync(FULL_WARP, is);
                 known += mask == FULL_WARP ? 32 : __ffs((int)~mask) - 1;
-                if (chunk >= known && asked > must) return;
-                if (chunk >= known) continue;
-                fence_copies();
+                if (chunk >= known) {
+                    if (asked > must) return;
+                    __nanosleep(20);
+                    continue;
+                }
             }
-            if (asked >= shared::STAGES) barrier_wait(&s.empty[place.stage], place.parity ^ 1);
+            const uint32_t to = base + (uint32_t)place.stage * shared::BYTES;
+            if (asked >= shared::STAGES) barrier_wait(base + shared::EMPTY + 8 * (uint32_t)place.stage, place.parity ^ 1);
             if (lane < warp_copy::lanes) {
-                const warp_copy copies = {&s.full[place.stage], lane};
-                const int64_t here = at + chunk;
-                const uint32_t bytes = unit == 0 ? rows_bytes : shared::BYTES;
-                const frag *from = unit == 0 ? a.columns + (here * a.walks + rows) * 4 * sizes<DK>::strip
-                                             : a.maps + here * sizes<DK>::square + (unit - 1) * (DK * 8);
-                copies.expect(bytes);
-                copies.copy(s.stage[place.stage], from, bytes);
+                const warp_copy copies = {base + shared::FULL + 8 * (uint32_t)place.stage, lane};
+                if (DK == 64) {
+                    copies.expect(shared::HALF + rows_bytes);
+                    if (B == D + shared::HALF) {
+                        copies.copy(to, D, shared::HALF + rows_bytes);
+                    } else {
+                        copies.copy(to, D, shared::HALF);
+                        copies.copy(to + shared::HALF, B, rows_bytes);
+                    }
+                } else {
+                    const uint32_t bytes = unit == 0 ? rows_bytes : shared::BYTES;
+                    copies.expect(bytes);
+                    copies.copy(to, unit == 0 ? B : D + (uint32_t)(unit - 1) * shared::BYTES, bytes);
+                }
                 copies.done();
             }
             __syncwarp();
             place.advance();
             asked++;
-            if (++unit == shared::UNITS) unit = 0, chunk++;
+            if (++unit == shared::UNITS) unit = 0, chunk++, D += record, B += record;
         }
     }
 };
@@ -128,6 +154,16 @@ __device__ __forceinline__ void product_async(float (&S)[8][2][4], const frag &x
 }
 #undef VLA_F8
 #undef VLA_F4
+#else
+__device__ __forceinline__ void products_begin()
+{
+}
+__device__ __forceinline__ void products_commit()
+{
+}
+__device__ __forceinline__ void products_wait()
+{
+}
 #endif
 
 /* S += X (-D) for 64 of k, D's blocks at `address`. */
@@ -146,28 +182,41 @@ __device__ __forceinline__ void add_product(float (&S)[DK / 16][2][4], const fra
 #endif
 }
 
+/* Sixteen rows of S by this warp, to where map expects them. */
+template <int DK> __device__ __forceinline__ void publish(frag *state, const frag (&X)[DK / 16])
+{
+#pragma unroll
+    for (int m = 0; m < DK / 16; m++)
+        store_relaxed(state + m * 32, make_uint4(X[m].x[0], X[m].x[2], X[m].x[1], X[m].x[3]));
+}
+
 /* 64 rows of S from row 64 `rows` on: of sixteen, place 8 h + 2 t + i is row 4 t + 2 h + i, as map has the columns of V.
- */
+ * At dk = 128 a warp of its own asks for the maps, at 64 the block has none to spare. */
 template <int DK>
 __device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int64_t head, int rows)
 {
     using shared = walk_shared<DK>;
     using M = bf16_arithmetic;
-    constexpr int KT = DK / 16, UNITS = shared::UNITS, STAGES = shared::STAGES;
+    constexpr int KT = DK / 16, STAGES = shared::STAGES, DS = DK / 64;
+    constexpr bool OWN = DK == 128; /* a warp asks for the maps */
     const int lane = (int)threadIdx.x % 32, warp = warp_number(), g = lane / 4, t = lane % 4;
+    const uint32_t base = shared_address(&s);
     if (threadIdx.x < STAGES) {
-        barrier_init(&s.full[threadIdx.x], warp_copy::arrivals);
-        barrier_init(&s.empty[threadIdx.x], WALKERS);
+        barrier_init(base + shared::FULL + 8 * threadIdx.x, warp_copy::arrivals);
+        barrier_init(base + shared::EMPTY + 8 * threadIdx.x, WALKERS);
     }
     barriers_made();
     __syncthreads();
+    const int chunks = (int)a.chunks;
+    bringer<DK> maps(a, base, head, rows, lane);
+    if (OWN && warp == WALKERS) maps.bring(chunks * shared::UNITS, chunks * shared::UNITS);
     if (warp >= WALKERS) return;
     const int first = 64 * rows + 16 * warp + 4 * (g / 2) + g % 2;
     const bool any = 64 * rows + 16 * warp < a.dvp;
-    float S[KT][2][4], *from = a.S + (head * a.dv + first) * a.dk + 2 * t;
     const auto in_S = [&](int m, int h, int i) {
         return first + i / 2 * 2 < a.dv && 16 * m + 8 * h + 2 * t + i % 2 < a.dk;
     };
+    float S[KT][2][4], *from = a.S + (head * a.dv + first) * a.dk + 2 * t;
 #pragma unroll
     for (int m = 0; m < KT; m++)
 #pragma unroll
@@ -177,59 +226,58 @@ __device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int
                 S[m][h][i] = in_S(m, h, i) && (!a.first || a.resume)
                                  ? from[i / 2 * 2 * a.dk + 16 * m + 8 * h + i % 2]
                                  : 0.0f;
-    const int64_t at = head * a.stride;
-    int *ready = a.ready + head * (a.stride + 1);
-    bringer<DK> maps;
+    frag X[KT], B[OWN ? 1 : KT], *state = a.states + (head * a.stride * (a.dvp / 16) + 4 * rows + warp) * sizes<DK>::strip + lane;
+    const int64_t next = a.dvp / 16 * sizes<DK>::strip;
+    const frag unit = right_order(unit_tile<M>(lane));
+#pragma unroll
+    for (int m = 0; m < KT; m++) X[m] = pack_tile<M>(S[m][0], S[m][1]);
+    if (any) publish<DK>(state, X);
+    named_barrier<32 * WALKERS>(1);
+    if (threadIdx.x == 0) add_release(a.ready + head * (a.stride + 1), 1); /* nobody was there to write UNWRITTEN */
     ring_place<STAGES> place;
-    frag *state = a.states + (at * (a.dvp / 16) + 4 * rows + warp) * sizes<DK>::strip + lane;
+    const uint32_t own_B = base + (uint32_t)((warp * (int)sizes<DK>::strip + lane) * (int)sizeof(frag));
+    const auto here = [&]() { return base + (uint32_t)place.stage * shared::BYTES; };
+    const auto wait = [&]() { barrier_wait(base + shared::FULL + 8 * (uint32_t)place.stage, place.parity); };
+    const auto load_B = [&](int m) {
+        return load_frag(own_B + (uint32_t)place.stage * shared::BYTES + (OWN ? 0 : shared::HALF) + m * 512);
+    };
+    const auto prepare = [&]() { /* B of the chunk to come */
+        wait();
+#pragma unroll
+        for (int m = 0; m < KT; m++) B[OWN ? 0 : m] = load_B(m);
+    };
+    if (!OWN) {
+        if (warp == 0) maps.bring(STAGES - 1, 0);
+        prepare();
+    }
 #pragma unroll 1
-    for (int c = 0; c < (int)a.chunks; c++) {
-        frag X[KT];
+    for (int c = 0; c < chunks; c++) {
+        uint32_t done[DS];
+        if (OWN) wait();
+        if (any)
 #pragma unroll
-        for (int m = 0; m < KT; m++) {
-            X[m] = pack_tile<M>(S[m][0], S[m][1]);
-            if (any) store_relaxed(state + m * 32, make_uint4(X[m].x[0], X[m].x[2], X[m].x[1], X[m].x[3]));
-        }
-        state += a.dvp / 16 * sizes<DK>::strip;
-        if (c == 0) { /* nobody was there to write UNWRITTEN: a flag */
-            named_barrier<32 * WALKERS>(1);
-            if (threadIdx.x == 0) add_release(ready, 1);
-        }
-        if (warp == 0 && maps.asked <= (c + 1) * UNITS - 1)
-            maps.bring(s, a, at, ready, rows, (c + 1) * UNITS - 1, (c + 1) * UNITS - 1, lane);
-        barrier_wait(&s.full[place.stage], place.parity);
-        if (any) {
-            const frag *B = (const frag *)s.stage[place.stage] + warp * sizes<DK>::strip + lane;
-#pragma unroll
-            for (int m = 0; m < KT; m++) {
-                float b[2][4];
-                unpack_tile<M>(b, B[m * 32]);
-#pragma unroll
-                for (int i = 0; i < 8; i++) S[m][i / 4][i % 4] += b[i / 4][i % 4];
-            }
-        }
-        arrive(&s.empty[place.stage], lane);
-        place.advance();
-        uint64_t *done[UNITS - 1];
-#if VLA_WGMMA
+            for (int m = 0; m < KT; m++) mma_r<M>(S[m], OWN ? load_B(m) : B[OWN ? 0 : m], unit);
+        if (OWN) arrive(base + shared::EMPTY + 8 * (uint32_t)place.stage, lane), place.advance();
         products_begin();
-#endif
 #pragma unroll
-        for (int u = 0; u + 1 < UNITS; u++) {
-            barrier_wait(&s.full[place.stage], place.parity);
-            add_product<DK>(S, X + 4 * u, shared_address(s.stage[place.stage]), lane);
-            done[u] = &s.empty[place.stage];
+        for (int u = 0; u < DS; u++) {
+            if (OWN) wait();
+            add_product<DK>(S, X + 4 * u, here(), lane);
+            done[u] = base + shared::EMPTY + 8 * (uint32_t)place.stage;
             place.advance();
         }
-#if VLA_WGMMA
         products_commit();
-#endif
-        if (warp == 0) maps.bring(s, a, at, ready, rows, c * UNITS + STAGES, -1, lane);
-#if VLA_WGMMA
+        if (c > 0 && any) publish<DK>(state, X);
+        state += next;
+        if (!OWN) {
+            if (warp == 0) maps.bring(c + STAGES - 1, c + 1);
+            if (c + 1 < chunks) prepare();
+        }
         products_wait();
-#endif
 #pragma unroll
-        for (int u = 0; u + 1 < UNITS; u++) arrive(done[u], lane);
+        for (int u = 0; u < DS; u++) arrive(done[u], lane);
+#pragma unroll
+        for (int m = 0; m < KT; m++) X[m] = pack_tile<M>(S[m][0], S[m][1]);
     }
     const int64_t bad = first_bad(a, head);
 #pragma unroll

@@ -198,6 +198,16 @@ __device__ __forceinline__ void store_tile(__half *tile, int pitch, int lane, co
     *(uint32_t *)(tile + (g + 8) * pitch + 8 + 2 * t) = f.x[3];
 }
 
+__device__ __forceinline__ frag load_frag(uint32_t address)
+{
+    frag f;
+    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
+                 : "r"(address)
+                 : "memory");
+    return f;
+}
+
 /* By address: a frag to the tile with plain_offset, to the tile of its transpose with turned_offset. */
 template <bool TURNED> __device__ __forceinline__ void store_frag(uint32_t address, const frag &f)
 {
