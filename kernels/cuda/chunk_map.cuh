@@ -508,6 +508,10 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
     const int g = lane / 4, t = lane % 4, pitch = map_pitch<DK>(a.dvp);
     const uint32_t R = shared_address(V) + plain_offset(pitch, lane) + 32 * value,
                    Q = shared_address(s.Q) + plain_offset(PITCH, lane);
+    const frag *state = a.states + (at * (a.dvp / 16) + value) * sizes<DK>::strip;
+    uint4 S[KT];
+#pragma unroll
+    for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
     float o[CT][2][4] = {};
 #pragma unroll
     for (int i = 0; i < CT; i++) {
@@ -519,17 +523,16 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
     for (int m = 0; m < CT; m++)
 #pragma unroll
         for (int i = 0; i < 8; i++) o[m][i / 4][i % 4] *= factor[2 * m + i % 4 / 2] * scale;
-    const frag *state = a.states + (at * (a.dvp / 16) + value) * sizes<DK>::strip;
-    while (!written(load_relaxed(state + (KT - 1) * 32 + 31))) __nanosleep(64);
-    uint4 S[KT];
-    bool all;
-    do {
-        all = true;
-#pragma unroll
-        for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
+#pragma unroll 1
+    for (;;) {
+        bool all = true;
 #pragma unroll
         for (int k = 0; k < KT; k++) all &= written(S[k]);
-    } while (!__all_sync(FULL_WARP, all));
+        if (__all_sync(FULL_WARP, all)) break;
+        while (!written(load_relaxed(state + (KT - 1) * 32 + 31))) __nanosleep(64);
+#pragma unroll
+        for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
+    }
 #pragma unroll
     for (int k = 0; k < KT; k++)
 #pragma unroll
