@@ -88,7 +88,7 @@ __device__ __forceinline__ void add_release(int *p, int x)
 __device__ __forceinline__ void fence_copies(void)
 {
 #if VLA_HOPPER
-    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ uint4 load_relaxed(const void *p)

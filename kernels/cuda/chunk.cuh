@@ -39,6 +39,7 @@ struct arguments {
     int per_segment;
     int dk, dv, dvp;     /* dvp: dv rounded up to 16 */
     int walks, at_once;  /* blocks that walk a head; heads whose blocks are let in together */
+    int stagger;         /* a chunk's maps are begun when those of the chunk so many before it are out; 0: at once */
     vla_dtype dtype;
     vla_features features;
     bool qk_l2, ratio;

@@ -120,6 +120,12 @@ template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t str
     VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, map<OP, DK>, THREADS, shared));
     const int64_t most = (int64_t)places * vla_cuda_sm_count() / (8 * a.walks), heads = most > 1 ? most : 1;
     a.at_once = (int)(heads < a.heads ? heads : a.heads);
+    /* where all blocks find a place at once they would all be ready at once, and the walk have waited */
+    const bool together = a.heads * (a.walks + a.chunks) <= (int64_t)places * vla_cuda_sm_count();
+    a.stagger = together && a.heads * a.chunks > vla_cuda_sm_count() ? (int)(a.chunks + 1) / 2 : 0;
+#ifdef VLA_STAGGER
+    a.stagger = together ? VLA_STAGGER : 0;
+#endif
     return launch(map<OP, DK>, a.heads * (a.walks + a.chunks), THREADS, shared, stream, a, error);
 }
 

@@ -49,6 +49,14 @@ template <int DK> struct map_rows {
     static __device__ __forceinline__ int column() { return 8 * ((int)threadIdx.x % L); }
 };
 
+/* The same by all warps but the first, which sets ready meanwhile. Rows past C are whole warps'. */
+template <int DK> struct query_rows {
+    static constexpr int THREADS = map_shared<DK>::THREADS - 32, L = sizes<DK>::lanes, AT_ONCE = THREADS / L,
+                         PASSES = (C + AT_ONCE - 1) / AT_ONCE;
+    static __device__ __forceinline__ int row(int i) { return ((int)threadIdx.x - 32) / L + i * AT_ONCE; }
+    static __device__ __forceinline__ int column() { return 8 * ((int)threadIdx.x % L); }
+};
+
 template <int DK>
 __device__ __forceinline__ void fetch_tokens(raw8<1> (&raw)[map_rows<DK>::PASSES], const void *data, const arguments &a,
                                              int64_t row0, int left)
@@ -99,21 +107,25 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
 template <int DK>
 __device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments &a, int64_t row0, int left)
 {
-    using R = map_rows<DK>;
+    using R = query_rows<DK>;
     const __half *from = (const __half *)a.q + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
     __half *to = s.Q + R::row(0) * map_shared<DK>::PITCH + R::column();
+    if (a.dk % 8 == 0) {
 #pragma unroll
-    for (int i = 0; i < R::PASSES; i++) {
-        raw8<1> raw;
-        raw.half[0] = make_uint4(0, 0, 0, 0);
-        __half *place = to + i * R::AT_ONCE * map_shared<DK>::PITCH;
-        if (a.dk % 8 != 0)
-            load8(raw, from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
-        else if (R::row(i) < left && R::column() < a.dk) {
-            copy_async(place, from + i * R::AT_ONCE * a.dk);
-            continue;
+        for (int i = 0; i < R::PASSES; i++) {
+            __half *place = to + i * R::AT_ONCE * map_shared<DK>::PITCH;
+            if (R::row(i) < left && R::column() < a.dk)
+                copy_async(place, from + i * R::AT_ONCE * a.dk);
+            else if (R::row(i) < C)
+                *(uint4 *)place = make_uint4(0, 0, 0, 0);
         }
-        *(uint4 *)place = raw.half[0];
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < R::PASSES && R::row(i) < C; i++) {
+            raw8<1> raw;
+            load8(raw, from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
+            *(uint4 *)(to + i * R::AT_ONCE * map_shared<DK>::PITCH) = raw.half[0];
+        }
     }
     copy_commit();
 }
@@ -123,12 +135,12 @@ __device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments
 template <int DK>
 __device__ __forceinline__ void put_queries(map_shared<DK> &s, const arguments &a, int left)
 {
-    using R = map_rows<DK>;
+    using R = query_rows<DK>;
     const float4 lo = *(const float4 *)&s.n[R::column()], hi = *(const float4 *)&s.n[R::column() + 4];
     const float n[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
     copy_wait<0>();
-#pragma unroll
-    for (int i = 0; i < R::PASSES; i++) {
+#pragma unroll 2
+    for (int i = 0; i < R::PASSES && R::row(i) < C; i++) {
         const int r = R::row(i);
         const bool in = r < left;
         __half *place = s.Q + r * map_shared<DK>::PITCH + R::column();
@@ -346,12 +358,13 @@ template <int DK> __device__ __forceinline__ uint32_t tasks_before(int warp)
     if (DK == 64) return warp == 0 ? 0xffff1814u : warp == 1 ? 0xffff1c19u : warp == 2 ? 0xffffff1du : 0xffffff1eu;
     return warp < 4 ? 0xffffffffu : warp == 4 ? 0xffff1814u : warp == 5 ? 0xffff1c19u : warp == 6 ? 0xffffff1du : 0xffffff1eu;
 }
-template <int DK> __device__ __forceinline__ uint32_t tasks_after(int warp)
+template <int DK> __device__ __forceinline__ uint32_t tasks_after(int warp) /* not the first */
 {
-    if (DK == 64) return warp == 0 ? 0xffff0c00u : warp == 1 ? 0xffff0d04u : warp == 2 ? 0xff0e0805u : 0xff0f0a09u;
-    return warp == 6   ? 0xffff0e0au
-           : warp == 7 ? 0xffff0f0cu
-                       : 0xffffff00u | (warp < 2 ? 4u * (unsigned)warp : warp == 2 ? 5u : warp == 5 ? 13u : 5u + (unsigned)warp);
+    if (DK == 64) return warp == 1 ? 0x0c080400u : warp == 2 ? 0xff0d0905u : 0xff0f0e0au;
+    return warp == 1   ? 0xffff0400u
+           : warp == 2 ? 0xffff0805u
+           : warp == 3 ? 0xffff0a09u
+                       : 0xffffff00u | (8u + (unsigned)warp); /* (3, 0) to (3, 3) */
 }
 
 template <int DK>
@@ -594,7 +607,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     const int left = (int)(a.T - token < C ? a.T - token : C);
     const int lane = (int)threadIdx.x % 32, warp = warp_number();
     map_values<DK> values;
-    fetch_queries<DK>(s, a, row0, left);
+    if (warp > 0) fetch_queries<DK>(s, a, row0, left);
     values.fetch(a, row0, left);
     if constexpr (OP == VLA_VLA) {
         constexpr int TILES = CT * KT / WARPS;
@@ -630,6 +643,8 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
         for (int i = (int)threadIdx.x; i < a.dvp / 16 * (int)sizes<DK>::strip; i += 32 * WARPS)
             store_relaxed(next + i, make_uint4(UNWRITTEN, UNWRITTEN, UNWRITTEN, UNWRITTEN));
     }
+    if (a.stagger > 0 && chunk >= a.stagger && threadIdx.x == 0)
+        while (load_acquire(ready + 1 - a.stagger) == 0) __nanosleep(64);
     __syncthreads();
     const int64_t bad = first_bad(a, head) - token;
     uint32_t bits = s.top[0];
@@ -659,10 +674,13 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
         slice += WARPS;
     } while (slice < a.dvp / 16);
     __syncthreads();
-    if (threadIdx.x == 0) fence_copies(), add_release(ready + 1, 1);
-    put_queries<DK>(s, a, left);
-    __syncthreads();
-    make_products<DK>(s, tiles, tasks_after<DK>(warp), a.ratio, lane);
+    if (warp == 0) { /* this takes long */
+        if (lane == 0) fence_copies(), add_release(ready + 1, 1);
+    } else {
+        put_queries<DK>(s, a, left);
+        named_barrier<32 * (WARPS - 1)>(1);
+        make_products<DK>(s, tiles, tasks_after<DK>(warp), a.ratio, lane);
+    }
     __syncthreads();
     float factor[2 * CT];
     row_factors<DK>(factor, s, a.ratio, lane);

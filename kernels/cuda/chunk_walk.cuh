@@ -28,13 +28,14 @@ constexpr uint32_t UNWRITTEN = 0xffffffffu;
 
 constexpr int WALKERS = 4; /* warps */
 
-/* A ring of units: at dk = 64 one a chunk, D and B; at 128 three, B and D for 64 of k each. */
+/* Rings. At dk = 128 one of units of 16 KB, three a chunk: B, then D for 64 of k each. At 64 memory is scarce: four of
+ * D and two of B, which leaves early, 8 KB each; full counts a chunk, and B's empty are the last two. */
 template <int DK> struct walk_shared {
-    static constexpr int UNITS = DK == 64 ? 1 : 3, STAGES = DK == 64 ? 3 : 7;
-    static constexpr uint32_t BYTES = 16384, HALF = 8192; /* of a unit; where B is in one of dk = 64 */
-    unsigned char stage[STAGES][BYTES];
-    uint64_t full[STAGES], empty[STAGES];
-    static constexpr uint32_t FULL = STAGES * BYTES, EMPTY = FULL + 8 * STAGES; /* where they are */
+    static constexpr int UNITS = DK == 64 ? 1 : 3, STAGES = DK == 64 ? 4 : 7, EARLY = DK == 64 ? 2 : 0;
+    static constexpr uint32_t BYTES = DK * 128;
+    unsigned char stage[STAGES + EARLY][BYTES];
+    uint64_t full[STAGES], empty[STAGES + EARLY];
+    static constexpr uint32_t FULL = (STAGES + EARLY) * BYTES, EMPTY = FULL + 8 * STAGES; /* where they are */
 };
 
 /* Where a role is in the ring. */
@@ -56,7 +57,6 @@ __device__ __forceinline__ void arrive(uint32_t barrier, int lane)
 /* What has been asked for of a head's maps: the next unit, and how many chunks are known to be ready. By a whole warp. */
 template <int DK> struct bringer {
     using shared = walk_shared<DK>;
-    static constexpr uint32_t WHOLE = DK == 64 ? shared::HALF : 2 * shared::BYTES; /* of D */
     int asked = 0, chunk = 0, unit = 0, known = 0, chunks, lane;
     ring_place<shared::STAGES> place;
     uint32_t base, rows_bytes;
@@ -70,7 +70,7 @@ template <int DK> struct bringer {
         rows_bytes = (uint32_t)(a.dvp - 64 * rows < 64 ? a.dvp - 64 * rows : 64) * (DK * 2);
         record = (sizes<DK>::square + a.walks * 4 * sizes<DK>::strip) * (int64_t)sizeof(frag);
         D = (const unsigned char *)a.maps + head * a.stride * record;
-        B = D + WHOLE + rows * (64 * DK * 2);
+        B = D + sizes<DK>::square * (int64_t)sizeof(frag) + rows * (64 * DK * 2);
         ready = a.ready + head * (a.stride + 1) + 1 + lane;
     }
 
@@ -87,19 +87,18 @@ template <int DK> struct bringer {
                     __nanosleep(20);
                     continue;
                 }
+                fence_copies();
             }
-            const uint32_t to = base + (uint32_t)place.stage * shared::BYTES;
-            if (asked >= shared::STAGES) barrier_wait(base + shared::EMPTY + 8 * (uint32_t)place.stage, place.parity ^ 1);
+            const uint32_t stage = (uint32_t)place.stage, to = base + stage * shared::BYTES, early = (uint32_t)asked % 2;
+            if (asked >= shared::STAGES) barrier_wait(base + shared::EMPTY + 8 * stage, place.parity ^ 1);
+            if (DK == 64 && asked >= 2)
+                barrier_wait(base + shared::EMPTY + 8 * (shared::STAGES + early), asked / 2 % 2 ^ 1);
             if (lane < warp_copy::lanes) {
-                const warp_copy copies = {base + shared::FULL + 8 * (uint32_t)place.stage, lane};
+                const warp_copy copies = {base + shared::FULL + 8 * stage, lane};
                 if (DK == 64) {
-                    copies.expect(shared::HALF + rows_bytes);
-                    if (B == D + shared::HALF) {
-                        copies.copy(to, D, shared::HALF + rows_bytes);
-                    } else {
-                        copies.copy(to, D, shared::HALF);
-                        copies.copy(to + shared::HALF, B, rows_bytes);
-                    }
+                    copies.expect(shared::BYTES + rows_bytes);
+                    copies.copy(base + (shared::STAGES + early) * shared::BYTES, B, rows_bytes);
+                    copies.copy(to, D, shared::BYTES);
                 } else {
                     const uint32_t bytes = unit == 0 ? rows_bytes : shared::BYTES;
                     copies.expect(bytes);
@@ -201,10 +200,8 @@ __device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int
     constexpr bool OWN = DK == 128; /* a warp asks for the maps */
     const int lane = (int)threadIdx.x % 32, warp = warp_number(), g = lane / 4, t = lane % 4;
     const uint32_t base = shared_address(&s);
-    if (threadIdx.x < STAGES) {
-        barrier_init(base + shared::FULL + 8 * threadIdx.x, warp_copy::arrivals);
-        barrier_init(base + shared::EMPTY + 8 * threadIdx.x, WALKERS);
-    }
+    if (threadIdx.x < STAGES) barrier_init(base + shared::FULL + 8 * threadIdx.x, warp_copy::arrivals);
+    if (threadIdx.x < STAGES + shared::EARLY) barrier_init(base + shared::EMPTY + 8 * threadIdx.x, WALKERS);
     barriers_made();
     __syncthreads();
     const int chunks = (int)a.chunks;
@@ -235,20 +232,19 @@ __device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int
     named_barrier<32 * WALKERS>(1);
     if (threadIdx.x == 0) add_release(a.ready + head * (a.stride + 1), 1); /* nobody was there to write UNWRITTEN */
     ring_place<STAGES> place;
-    const uint32_t own_B = base + (uint32_t)((warp * (int)sizes<DK>::strip + lane) * (int)sizeof(frag));
-    const auto here = [&]() { return base + (uint32_t)place.stage * shared::BYTES; };
+    const uint32_t own = base + (uint32_t)((warp * (int)sizes<DK>::strip + lane) * (int)sizeof(frag));
     const auto wait = [&]() { barrier_wait(base + shared::FULL + 8 * (uint32_t)place.stage, place.parity); };
-    const auto load_B = [&](int m) {
-        return load_frag(own_B + (uint32_t)place.stage * shared::BYTES + (OWN ? 0 : shared::HALF) + m * 512);
-    };
-    const auto prepare = [&]() { /* B of the chunk to come */
+    const auto prepare = [&](int c) { /* B of chunk c, the place's, at dk = 64 */
+        const uint32_t early = (uint32_t)(STAGES + c % 2);
         wait();
 #pragma unroll
-        for (int m = 0; m < KT; m++) B[OWN ? 0 : m] = load_B(m);
+        for (int m = 0; m < KT; m++) B[OWN ? 0 : m] = load_frag(own + early * shared::BYTES + m * 512);
+        arrive(base + shared::EMPTY + 8 * early, lane);
     };
     if (!OWN) {
-        if (warp == 0) maps.bring(STAGES - 1, 0);
-        prepare();
+        if (warp == 0) maps.bring(0, 0);
+        prepare(0);
+        if (warp == 0) maps.bring(2, -1);
     }
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
@@ -256,22 +252,25 @@ __device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int
         if (OWN) wait();
         if (any)
 #pragma unroll
-            for (int m = 0; m < KT; m++) mma_r<M>(S[m], OWN ? load_B(m) : B[OWN ? 0 : m], unit);
+            for (int m = 0; m < KT; m++)
+                mma_r<M>(S[m], OWN ? load_frag(own + (uint32_t)place.stage * shared::BYTES + m * 512) : B[OWN ? 0 : m],
+                         unit);
         if (OWN) arrive(base + shared::EMPTY + 8 * (uint32_t)place.stage, lane), place.advance();
         products_begin();
 #pragma unroll
         for (int u = 0; u < DS; u++) {
             if (OWN) wait();
-            add_product<DK>(S, X + 4 * u, here(), lane);
+            add_product<DK>(S, X + 4 * u, base + (uint32_t)place.stage * shared::BYTES, lane);
             done[u] = base + shared::EMPTY + 8 * (uint32_t)place.stage;
             place.advance();
         }
         products_commit();
         if (c > 0 && any) publish<DK>(state, X);
         state += next;
-        if (!OWN) {
-            if (warp == 0) maps.bring(c + STAGES - 1, c + 1);
-            if (c + 1 < chunks) prepare();
+        if (!OWN && c + 1 < chunks) {
+            if (warp == 0) maps.bring(c + 1, c + 1);
+            prepare(c + 1);
+            if (warp == 0) maps.bring(c + 3, -1);
         }
         products_wait();
 #pragma unroll
