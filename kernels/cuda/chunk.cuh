@@ -45,8 +45,8 @@ struct arguments {
     bool qk_l2, ratio;
     /* workspace, a chunk (head, chunk): tiles are frags */
     frag *U, *K, *X;         /* [CT][DK/16][32] */
-    frag *maps;              /* -D^T as blocks of 8 x 8, [DK/8 columns][DK/8 rows][64 halves], then B, sixteen rows of S
-                              * a tile row: [walks][4][DK/16][32] */
+    frag *maps;              /* -D as blocks of 8 x 8, [DK/8][DK/8][64 halves], then B, sixteen rows of S a tile row:
+                              * [walks][4][DK/16][32] */
     frag *states;            /* S before the chunk [dvp/16][DK/16][32], right operands */
     int *ready;              /* a head [stride + 1]: state 0 is there, then chunk by chunk D and B are */
     float *norm;             /* [C]: |kf| */

@@ -422,8 +422,7 @@ __device__ __forceinline__ void columns(frag (&RK)[CT], const map_shared<DK> &s,
     const int pitch = map_pitch<DK>(a.dvp);
     const bool has_values = value < a.dvp / 16;
     const uint32_t turned = turned_offset(PITCH, lane), plain = plain_offset(PITCH, lane),
-                   K = shared_address(s.K) + turned + 32 * key, left_A = shared_address(s.A) + turned,
-                   right_A = shared_address(s.A) + plain, V0 = shared_address(V) + 32 * (has_values ? value : 0);
+                   K = shared_address(s.K) + turned + 32 * key, A = shared_address(s.A) + plain, V0 = shared_address(V) + 32 * (has_values ? value : 0);
     const frag unit = right_order(unit_tile<M>(lane));
     frag RV[CT];
 #pragma unroll
@@ -435,7 +434,7 @@ __device__ __forceinline__ void columns(frag (&RK)[CT], const map_shared<DK> &s,
         if (has_values) store_frag<true>(V0 + turned_offset(pitch, lane) + i * 32 * pitch, RV[i]);
     }
 #pragma unroll
-    for (int i = 0; i < CT; i++) RK[i] = right_order(negate(RK[i]));
+    for (int i = 0; i < CT; i++) RK[i] = negate(RK[i]);
     frag *record = a.maps + at * (sizes<DK>::square + a.walks * 4 * sizes<DK>::strip),
          *B = record + sizes<DK>::square + value * sizes<DK>::strip + lane;
     uint32_t *maps = (uint32_t *)record + key * (DK * 8) + lane;
@@ -445,13 +444,14 @@ __device__ __forceinline__ void columns(frag (&RK)[CT], const map_shared<DK> &s,
         float c[2][4] = {}, d[2][4] = {};
 #pragma unroll
         for (int i = 0; i < CT; i++) {
-            mma_r<M>(c, load_turned(left_A + i * ROWS + 32 * m), RK[i]);
-            mma_r<M>(d, RV[i], load_turned(right_A + i * ROWS + 32 * m));
+            const frag right = load_turned(A + i * ROWS + 32 * m);
+            mma_r<M>(c, RK[i], right);
+            mma_r<M>(d, RV[i], right);
         }
         if (store_keys) {
             const frag D = pack_tile<W>(c[0], c[1]);
 #pragma unroll
-            for (int i = 0; i < 4; i++) maps[(i / 2 * (DK / 8) + 2 * m + i % 2) * 32] = D.x[i];
+            for (int i = 0; i < 4; i++) maps[(i % 2 * (DK / 8) + 2 * m + i / 2) * 32] = D.x[i];
         }
         if (has_values) {
             const frag x = pack_tile<W>(d[0], d[1]);
@@ -459,6 +459,8 @@ __device__ __forceinline__ void columns(frag (&RK)[CT], const map_shared<DK> &s,
                 {scaled_pair(x.x[0], by), scaled_pair(x.x[1], by), scaled_pair(x.x[2], by), scaled_pair(x.x[3], by)}};
         }
     }
+#pragma unroll
+    for (int i = 0; i < CT; i++) RK[i] = right_order(RK[i]);
 }
 
 /* f of the rows lane / 4 + 8 i, times what the query was divided by. */
