@@ -119,23 +119,20 @@ struct warp_copy {
     __device__ __forceinline__ void expect(uint32_t bytes) const
     {
 #if VLA_HOPPER
-        asm volatile(
-            "{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier),
-            "r"(bytes)
-            : "memory");
+        asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier), "r"(bytes)
+                     : "memory");
 #endif
     }
     __device__ __forceinline__ void copy(uint32_t to, const void *from, uint32_t bytes) const
     {
 #if VLA_HOPPER
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                         to),
-                     "l"(from), "r"(bytes), "r"(barrier)
-                     : "memory");
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+            "l"(from), "r"(bytes), "r"(barrier)
+            : "memory");
 #else
         for (uint32_t i = 16 * (uint32_t)lane; i < bytes; i += 512)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i),
-                         "l"((const char *)from + i)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"((const char *)from + i)
                          : "memory");
 #endif
     }

@@ -1,6 +1,6 @@
 /* The chunkwise forms on tensor cores: every chunk of 64 tokens becomes the affine map of the state that it is,
  *   S' = S - S D + B,   O = O_loc + Qeff S^T,
- * all chunks in parallel, and one walk over the maps with the outputs fused into it. With K unit keys, Q unit queries,
+ * all chunks in parallel, and one walk over the maps, beside them. With K unit keys, Q unit queries,
  * V values, a write directions of a chunk's rows (stril strictly lower, tril with the diagonal):
  *   N = I + stril(K a^T) ; Rv = N^-1 V ; Rk = N^-1 K ; P = tril(Q a^T)
  *   O_loc = f P Rv ; Qeff = f (Q - P Rk) ; D = Rk^T a ; B = Rv^T a ;  f = |qf| / max(n.qf, eps) a row
@@ -37,9 +37,9 @@ struct arguments {
     int64_t first_token;              /* of this stretch */
     int64_t chunks, segments, stride; /* in this stretch; chunks a head has room for in the workspace */
     int per_segment;
-    int dk, dv, dvp;     /* dvp: dv rounded up to 16 */
-    int walks, at_once;  /* blocks that walk a head; heads whose blocks are let in together */
-    int stagger;         /* a chunk's maps are begun when those of the chunk so many before it are out; 0: at once */
+    int dk, dv, dvp;    /* dvp: dv rounded up to 16 */
+    int walks, at_once; /* blocks that walk a head; heads whose blocks are let in together */
+    int stagger;        /* a chunk's maps are begun when those of the chunk so many before it are out; 0: at once */
     vla_dtype dtype;
     vla_features features;
     bool qk_l2, ratio;

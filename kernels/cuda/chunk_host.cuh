@@ -3,6 +3,7 @@
 #define VLA_CUDA_CHUNK_HOST_CUH
 #include "kernels/cuda/chunk_map.cuh"
 #include "kernels/cuda/chunk_penalty.cuh"
+#include "kernels/cuda/chunk_prepare.cuh"
 
 namespace chunked
 {
@@ -123,9 +124,6 @@ template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t str
     /* where all blocks find a place at once they would all be ready at once, and the walk have waited */
     const bool together = a.heads * (a.walks + a.chunks) <= (int64_t)places * vla_cuda_sm_count();
     a.stagger = together && a.heads * a.chunks > vla_cuda_sm_count() ? (int)(a.chunks + 1) / 2 : 0;
-#ifdef VLA_STAGGER
-    a.stagger = together ? VLA_STAGGER : 0;
-#endif
     return launch(map<OP, DK>, a.heads * (a.walks + a.chunks), THREADS, shared, stream, a, error);
 }
 
@@ -212,7 +210,8 @@ template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_e
     a.dk = (int)p->dk, a.dv = (int)p->dv, a.dvp = l.dvp, a.dtype = dtype, a.features = p->features, a.qk_l2 = p->qk_l2;
     a.ratio = OP == VLA_VLA && p->output == VLA_RATIO;
     a.U = (frag *)(work + l.U), a.K = (frag *)(work + l.K), a.X = (frag *)(work + l.X);
-    a.maps = (frag *)(work + l.maps), a.states = (frag *)(work + l.states), a.ready = (int *)(work + l.ready), a.walks = l.walks;
+    a.maps = (frag *)(work + l.maps), a.states = (frag *)(work + l.states), a.ready = (int *)(work + l.ready),
+    a.walks = l.walks;
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);

@@ -1,9 +1,9 @@
 /* walk of the chunkwise forms (chunk.cuh): S' = S - S D + B along the chunks, beside the blocks that make the maps.
  *
- * A block walks 64 rows of S of one head: four warps, sixteen rows each, S as the accumulators of its own update, packed
- * as the left operand; D is the right one, by wgmma out of shared memory (mma on older devices). Each state goes to
- * memory, where the chunk's block waits for it. D and B come by bulk copies as they get ready. While a chunk's products
- * run, its state is written and the next chunk's B loaded.
+ * A block walks 64 rows of S of one head: four warps, sixteen rows each, S as the accumulators of its own update,
+ * packed as the left operand; D is the right one, by wgmma out of shared memory (mma on older devices). Each state goes
+ * to memory, where the chunk's block waits for it. D and B come by bulk copies as they get ready. While a chunk's
+ * products run, its state is written and the next chunk's B loaded.
  *
  * Who waits for whom: a chunk's block makes D and B of nothing but its inputs, sets ready, and only then waits for its
  * state; blocks of lower numbers are let in first, a head's walk before its chunks and chunks in order. So the lowest
@@ -54,7 +54,8 @@ __device__ __forceinline__ void arrive(uint32_t barrier, int lane)
     if (lane == 0) barrier_arrive(barrier);
 }
 
-/* What has been asked for of a head's maps: the next unit, and how many chunks are known to be ready. By a whole warp. */
+/* What has been asked for of a head's maps: the next unit, and how many chunks are known to be ready. By a whole warp.
+ */
 template <int DK> struct bringer {
     using shared = walk_shared<DK>;
     int asked = 0, chunk = 0, unit = 0, known = 0, chunks, lane;
@@ -89,7 +90,8 @@ template <int DK> struct bringer {
                 }
                 fence_copies();
             }
-            const uint32_t stage = (uint32_t)place.stage, to = base + stage * shared::BYTES, early = (uint32_t)asked % 2;
+            const uint32_t stage = (uint32_t)place.stage, to = base + stage * shared::BYTES,
+                           early = (uint32_t)asked % 2;
             if (asked >= shared::STAGES) barrier_wait(base + shared::EMPTY + 8 * stage, place.parity ^ 1);
             if (DK == 64 && asked >= 2)
                 barrier_wait(base + shared::EMPTY + 8 * (shared::STAGES + early), asked / 2 % 2 ^ 1);
@@ -177,7 +179,8 @@ __device__ __forceinline__ void add_product(float (&S)[DK / 16][2][4], const fra
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
-        for (int m = 0; m < DK / 16; m++) mma_r<bf16_arithmetic>(S[m], X[k], load_turned(own + k * (DK * 32) + m * 256));
+        for (int m = 0; m < DK / 16; m++)
+            mma_r<bf16_arithmetic>(S[m], X[k], load_turned(own + k * (DK * 32) + m * 256));
 #endif
 }
 
@@ -189,10 +192,9 @@ template <int DK> __device__ __forceinline__ void publish(frag *state, const fra
         store_relaxed(state + m * 32, make_uint4(X[m].x[0], X[m].x[2], X[m].x[1], X[m].x[3]));
 }
 
-/* 64 rows of S from row 64 `rows` on: of sixteen, place 8 h + 2 t + i is row 4 t + 2 h + i, as map has the columns of V.
- * At dk = 128 a warp of its own asks for the maps, at 64 the block has none to spare. */
-template <int DK>
-__device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int64_t head, int rows)
+/* 64 rows of S from row 64 `rows` on: of sixteen, place 8 h + 2 t + i is row 4 t + 2 h + i, as map has the columns of
+ * V. At dk = 128 a warp of its own asks for the maps, at 64 the block has none to spare. */
+template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int64_t head, int rows)
 {
     using shared = walk_shared<DK>;
     using M = bf16_arithmetic;
@@ -220,10 +222,10 @@ __device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int
         for (int h = 0; h < 2; h++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                S[m][h][i] = in_S(m, h, i) && (!a.first || a.resume)
-                                 ? from[i / 2 * 2 * a.dk + 16 * m + 8 * h + i % 2]
-                                 : 0.0f;
-    frag X[KT], B[OWN ? 1 : KT], *state = a.states + (head * a.stride * (a.dvp / 16) + 4 * rows + warp) * sizes<DK>::strip + lane;
+                S[m][h][i] =
+                    in_S(m, h, i) && (!a.first || a.resume) ? from[i / 2 * 2 * a.dk + 16 * m + 8 * h + i % 2] : 0.0f;
+    frag X[KT], B[OWN ? 1 : KT],
+        *state = a.states + (head * a.stride * (a.dvp / 16) + 4 * rows + warp) * sizes<DK>::strip + lane;
     const int64_t next = a.dvp / 16 * sizes<DK>::strip;
     const frag unit = right_order(unit_tile<M>(lane));
 #pragma unroll
@@ -235,11 +237,12 @@ __device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int
     const uint32_t own = base + (uint32_t)((warp * (int)sizes<DK>::strip + lane) * (int)sizeof(frag));
     const auto wait = [&]() { barrier_wait(base + shared::FULL + 8 * (uint32_t)place.stage, place.parity); };
     const auto prepare = [&](int c) { /* B of chunk c, the place's, at dk = 64 */
-        const uint32_t early = (uint32_t)(STAGES + c % 2);
-        wait();
+                                      const uint32_t early = (uint32_t)(STAGES + c % 2);
+                                      wait();
 #pragma unroll
-        for (int m = 0; m < KT; m++) B[OWN ? 0 : m] = load_frag(own + early * shared::BYTES + m * 512);
-        arrive(base + shared::EMPTY + 8 * early, lane);
+                                      for (int m = 0; m < KT; m++)
+                                          B[OWN ? 0 : m] = load_frag(own + early * shared::BYTES + m * 512);
+                                      arrive(base + shared::EMPTY + 8 * early, lane);
     };
     if (!OWN) {
         if (warp == 0) maps.bring(0, 0);
