@@ -15,10 +15,12 @@
  *   penalty  a block a segment: A = M^-1 by blocked sweep, then a for each token   (vla)
  *   map      a block a chunk: D and B, then Qeff and O_loc, and O when the state is there. The kernel's first blocks
  *            walk: a block for 64 rows of S of a head, a chunk after the other as their maps come (chunk_walk.cuh)
- * Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state and the
- * maps, split in two bfloat16 for the inverse, float32 sums. NaN: rows that hold one are taken as zero and everything
- * from the first one on is NaN in the output, which is what the recurrence gives. Not supported: float32, dk or dv
- * above 128, refresh and no_normalise (recurrent has them). */
+ * or, where chunks a head are few,
+ *   map and walk apart (chunk_apart_map.cuh, chunk_apart_walk.cuh): D, B, Qeff and O_loc, then the walk with the
+ * outputs Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state
+ * and the maps, split in two bfloat16 for the inverse, float32 sums. NaN: rows that hold one are taken as zero and
+ * everything from the first one on is NaN in the output, which is what the recurrence gives. Not supported: float32, dk
+ * or dv above 128, refresh and no_normalise (recurrent has them). */
 #ifndef VLA_CUDA_CHUNK_CUH
 #define VLA_CUDA_CHUNK_CUH
 #include "kernels/cuda/async.cuh"
@@ -39,7 +41,6 @@ struct arguments {
     int per_segment;
     int dk, dv, dvp;    /* dvp: dv rounded up to 16 */
     int walks, at_once; /* blocks that walk a head; heads whose blocks are let in together */
-    int stagger;        /* a chunk's maps are begun when those of the chunk so many before it are out; 0: at once */
     vla_dtype dtype;
     vla_features features;
     bool qk_l2, ratio;
@@ -47,6 +48,7 @@ struct arguments {
     frag *U, *K, *X;         /* [CT][DK/16][32] */
     frag *maps;              /* -D as blocks of 8 x 8, [DK/8][DK/8][64 halves], then B, sixteen rows of S a tile row:
                               * [walks][4][DK/16][32] */
+    frag *columns;           /* of a walk apart */
     frag *states;            /* S before the chunk [dvp/16][DK/16][32], right operands */
     int *ready;              /* a head [stride + 1]: state 0 is there, then chunk by chunk D and B are */
     float *norm;             /* [C]: |kf| */

@@ -410,8 +410,6 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
         for (int i = (int)threadIdx.x; i < a.dvp / 16 * (int)sizes<DK>::strip; i += 32 * WARPS)
             store_relaxed(next + i, make_uint4(UNWRITTEN, UNWRITTEN, UNWRITTEN, UNWRITTEN));
     }
-    if (a.stagger > 0 && chunk >= a.stagger && threadIdx.x == 0)
-        while (load_acquire(ready + 1 - a.stagger) == 0) __nanosleep(64);
     __syncthreads();
     const int64_t bad = first_bad(a, head) - token;
     uint32_t bits = s.top[0];
