@@ -19,21 +19,30 @@ struct layout {
     int64_t U, K, X, maps, columns, states, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
 
-/* Warps a segment of penalty: more where there are too few segments to fill the device. */
+/* Blocks of penalty that a multiprocessor takes. */
+static int penalty_blocks(int dkp, int warps)
+{
+    return dkp == 128   ? penalty_shape<128, 4>::blocks
+           : warps == 2 ? penalty_shape<64, 2>::blocks
+                        : penalty_shape<64, 1>::blocks;
+}
+
+/* Warps a segment of penalty: more where there are too few segments to fill the device, unless a chunk each keeps
+ * nearly every scheduler at one warp. */
 static int warps_a_segment(int64_t heads, int64_t chunks, int dkp)
 {
     if (dkp == 128) return 4;
-    return heads * (chunks + 1) <= 2 * (int64_t)vla_cuda_sm_count() * penalty_shape<64, 2>::blocks ? 2 : 1;
+    const int64_t blocks = heads * (chunks + 1), schedulers = 4 * (int64_t)vla_cuda_sm_count();
+    if (blocks <= schedulers && 4 * blocks >= 3 * schedulers) return 1;
+    return blocks <= 2 * (int64_t)vla_cuda_sm_count() * penalty_shape<64, 2>::blocks ? 2 : 1;
 }
 
 /* An inverse costs about a chunk (two at 128): the length of segments that ends soonest, over the waves of blocks that
  * a device takes, the end state's among them. */
 static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, int warps)
 {
-    const int64_t each_takes = dkp == 128   ? penalty_shape<128, 4>::blocks
-                               : warps == 2 ? penalty_shape<64, 2>::blocks
-                                            : penalty_shape<64, 1>::blocks,
-                  at_once = (int64_t)vla_cuda_sm_count() * each_takes, inverse = dkp == 64 ? 1 : 2, most = 128;
+    const int64_t at_once = (int64_t)vla_cuda_sm_count() * penalty_blocks(dkp, warps), inverse = dkp == 64 ? 1 : 2,
+                  most = 128;
     int64_t best = 1, least = INT64_MAX;
     for (int64_t each = 1; each <= most && each <= (chunks > 1 ? chunks : 1); each++) {
         const int64_t blocks = heads * ((chunks + each - 1) / each + 1),
@@ -193,6 +202,9 @@ template <vla_op OP, int DK> vla_status run_width(arguments a, const layout &l, 
         a.segments = (a.chunks + a.per_segment - 1) / a.per_segment;
         a.A_end = last && OP == VLA_VLA ? (float *)t->A : NULL;
         a.n_end = last && OP != VLA_DELTA ? (float *)t->n : NULL;
+        /* early blocks go where there is room first: only where they fill the device are they even in the end */
+        a.early = 4 * l.heads * (a.segments + (a.A_end ? 1 : 0)) >=
+                  3 * (int64_t)vla_cuda_sm_count() * penalty_blocks(l.dkp, l.warps);
         const vla_status status = launch_stretch<OP, DK>(a, l.warps, l.apart, stream, error);
         if (status != VLA_OK) return status;
     }

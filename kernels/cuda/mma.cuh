@@ -56,6 +56,15 @@ __device__ __forceinline__ void mma(bf16_arithmetic, float (&c)[4], const uint32
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* d = c + a b: the result elsewhere than the accumulator. */
+__device__ __forceinline__ void mma_to(bf16_arithmetic, float (&d)[4], const float (&c)[4], const uint32_t (&a)[4],
+                                       uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
 /* c += a b^T for a 16 x 16 right side given as a frag of b. */
 template <typename M> __device__ __forceinline__ void mma_t(float (&c)[2][4], const frag &a, const frag &b)
 {
