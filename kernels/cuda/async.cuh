@@ -38,18 +38,19 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-__device__ __forceinline__ void barrier_init(uint64_t *barrier, int arrivals)
+/* Barriers in shared memory, by address. */
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals)
 {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-__device__ __forceinline__ void barrier_arrive(uint64_t *barrier)
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier)
 {
-    asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
+    asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(barrier) : "memory");
 }
 
 /* Until the phase of that parity is complete. */
-__device__ __forceinline__ void barrier_wait(uint64_t *barrier, int parity)
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity)
 {
     uint32_t done;
     do {
@@ -59,7 +60,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t *barrier, int parity)
         asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
 #endif
                      : "=r"(done)
-                     : "r"(shared_address(barrier)), "r"(parity)
+                     : "r"(barrier), "r"(parity)
                      : "memory");
     } while (!done);
 }
@@ -72,10 +73,43 @@ __device__ __forceinline__ void barriers_made(void)
 #endif
 }
 
+/* Flags in global memory between blocks: what was written before a release is seen after an acquire that reads it, by
+ * copies too with the fence. */
+__device__ __forceinline__ int load_acquire(const int *p)
+{
+    int x;
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+__device__ __forceinline__ void add_release(int *p, int x)
+{
+    asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
+__device__ __forceinline__ void fence_copies(void)
+{
+#if VLA_HOPPER
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ uint4 load_relaxed(const void *p)
+{
+    uint4 x;
+    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p)
+                 : "memory");
+    return x;
+}
+__device__ __forceinline__ void store_relaxed(void *p, const uint4 &x)
+{
+    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+
 /* Copies to shared memory that complete on a barrier, by the first `lanes` lanes of a warp: expect(all bytes of the
  * phase), the copies, done(). The barrier takes `arrivals` a phase. */
 struct warp_copy {
-    uint64_t *barrier;
+    uint32_t barrier;
     int lane;
 #if VLA_HOPPER
     static constexpr int lanes = 1, arrivals = 1;
@@ -85,30 +119,27 @@ struct warp_copy {
     __device__ __forceinline__ void expect(uint32_t bytes) const
     {
 #if VLA_HOPPER
-        asm volatile(
-            "{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(shared_address(barrier)),
-            "r"(bytes)
-            : "memory");
+        asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier), "r"(bytes)
+                     : "memory");
 #endif
     }
-    __device__ __forceinline__ void copy(void *to, const void *from, uint32_t bytes) const
+    __device__ __forceinline__ void copy(uint32_t to, const void *from, uint32_t bytes) const
     {
 #if VLA_HOPPER
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                         shared_address(to)),
-                     "l"(from), "r"(bytes), "r"(shared_address(barrier))
-                     : "memory");
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+            "l"(from), "r"(bytes), "r"(barrier)
+            : "memory");
 #else
         for (uint32_t i = 16 * (uint32_t)lane; i < bytes; i += 512)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address((char *)to + i)),
-                         "l"((const char *)from + i)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"((const char *)from + i)
                          : "memory");
 #endif
     }
     __device__ __forceinline__ void done(void) const
     {
 #if !VLA_HOPPER
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 #endif
     }
 };

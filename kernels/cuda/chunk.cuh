@@ -1,6 +1,6 @@
 /* The chunkwise forms on tensor cores: every chunk of 64 tokens becomes the affine map of the state that it is,
  *   S' = S - S D + B,   O = O_loc + Qeff S^T,
- * all chunks in parallel, and one walk over the maps with the outputs fused into it. With K unit keys, Q unit queries,
+ * all chunks in parallel, and one walk over the maps, beside them. With K unit keys, Q unit queries,
  * V values, a write directions of a chunk's rows (stril strictly lower, tril with the diagonal):
  *   N = I + stril(K a^T) ; Rv = N^-1 V ; Rk = N^-1 K ; P = tril(Q a^T)
  *   O_loc = f P Rv ; Qeff = f (Q - P Rk) ; D = Rk^T a ; B = Rv^T a ;  f = |qf| / max(n.qf, eps) a row
@@ -13,12 +13,14 @@
  *   prepare  features of u and k as tiles, sums of u^T u a segment and of kf a chunk   (vla)
  *   prefix   sums -> sums before, in order, so that results do not depend on the launch
  *   penalty  a block a segment: A = M^-1 by blocked sweep, then a for each token   (vla)
- *   map      a block a chunk: D, B, Qeff, O_loc
- *   walk     a block for some rows of S of a head: the walk and the outputs
- * Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state and the
- * maps, split in two bfloat16 for the inverse, float32 sums. NaN: rows that hold one are taken as zero and everything
- * from the first one on is NaN in the output, which is what the recurrence gives. Not supported: float32, dk or dv
- * above 128, refresh and no_normalise (recurrent has them). */
+ *   map      a block a chunk: D and B, then Qeff and O_loc, and O when the state is there. The kernel's first blocks
+ *            walk: a block for 64 rows of S of a head, a chunk after the other as their maps come (chunk_walk.cuh)
+ * or, where chunks a head are few,
+ *   map and walk apart (chunk_apart_map.cuh, chunk_apart_walk.cuh): D, B, Qeff and O_loc, then the walk with the
+ * outputs Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state
+ * and the maps, split in two bfloat16 for the inverse, float32 sums. NaN: rows that hold one are taken as zero and
+ * everything from the first one on is NaN in the output, which is what the recurrence gives. Not supported: float32, dk
+ * or dv above 128, refresh and no_normalise (recurrent has them). */
 #ifndef VLA_CUDA_CHUNK_CUH
 #define VLA_CUDA_CHUNK_CUH
 #include "kernels/cuda/async.cuh"
@@ -37,14 +39,18 @@ struct arguments {
     int64_t first_token;              /* of this stretch */
     int64_t chunks, segments, stride; /* in this stretch; chunks a head has room for in the workspace */
     int per_segment;
-    int dk, dv, dvp; /* dvp: dv rounded up to 16 */
+    int dk, dv, dvp;    /* dvp: dv rounded up to 16 */
+    int walks, at_once; /* blocks that walk a head; heads whose blocks are let in together */
     vla_dtype dtype;
     vla_features features;
     bool qk_l2, ratio;
     /* workspace, a chunk (head, chunk): tiles are frags */
     frag *U, *K, *X;         /* [CT][DK/16][32] */
-    frag *maps;              /* -D^T [DK/16][DK/16][32], then Qeff [CT][DK/16][32] */
-    frag *columns;           /* [dvp/16]: of sixteen columns B [DK/16][32], then O_loc [CT][32], by columns: see map */
+    frag *maps;              /* -D as blocks of 8 x 8, [DK/8][DK/8][64 halves], then B, sixteen rows of S a tile row:
+                              * [walks][4][DK/16][32] */
+    frag *columns;           /* of a walk apart */
+    frag *states;            /* S before the chunk [dvp/16][DK/16][32], right operands */
+    int *ready;              /* a head [stride + 1]: state 0 is there, then chunk by chunk D and B are */
     float *norm;             /* [C]: |kf| */
     float *n;                /* [DK]: sum of kf, then its prefix */
     float4 *M;               /* a segment: tiles on and below the diagonal [tile_below][2][32], then prefix */
@@ -56,14 +62,14 @@ struct arguments {
     unsigned long long *bad; /* a head: first token that is not finite */
     float diagonal;          /* of M before the first token */
     bool first, resume;      /* the first stretch; of a run that goes on from a state */
+    bool early;              /* penalty's blocks may come while prefix runs */
 };
 
 template <int DK> struct sizes {
     static constexpr int KT = DK / 16;
     static constexpr int64_t tiles = (int64_t)CT * KT * 32;            /* frags of U, K, X, Qeff a chunk */
     static constexpr int64_t square = (int64_t)KT * KT * 32;           /* frags of D a chunk */
-    static constexpr int64_t record = square + tiles;                  /* frags of D and Qeff a chunk */
-    static constexpr int64_t strip = (int64_t)(KT + CT) * 32;          /* frags of B and O_loc for sixteen columns */
+    static constexpr int64_t strip = (int64_t)KT * 32;                 /* frags of B or S for sixteen rows of S */
     static constexpr int64_t matrix = (int64_t)KT * (KT + 1) / 2 * 64; /* float4 of M */
     static constexpr int lanes = DK / 8;                               /* that share a row of 8 elements each */
     static constexpr int warps = DK / 16;                              /* of prepare */
@@ -88,7 +94,7 @@ __device__ __forceinline__ float power_above(float x)
 /* First token from which a head's output is NaN. */
 __device__ __forceinline__ int64_t first_bad(const arguments &a, int64_t head)
 {
-    const unsigned long long bad = a.bad[head], none = INT64_MAX;
+    const unsigned long long bad = __ldcg(a.bad + head), none = INT64_MAX;
     return (int64_t)(bad < none ? bad : none);
 }
 

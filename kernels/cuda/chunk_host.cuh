@@ -1,8 +1,10 @@
 /* Launching the chunkwise forms (chunk.cuh). */
 #ifndef VLA_CUDA_CHUNK_HOST_CUH
 #define VLA_CUDA_CHUNK_HOST_CUH
+#include "kernels/cuda/chunk_apart_walk.cuh"
 #include "kernels/cuda/chunk_map.cuh"
-#include "kernels/cuda/chunk_walk.cuh"
+#include "kernels/cuda/chunk_penalty.cuh"
+#include "kernels/cuda/chunk_prepare.cuh"
 
 namespace chunked
 {
@@ -12,25 +14,35 @@ constexpr int64_t BUDGET =
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {
     int64_t heads, chunks, stride, segments, bytes;
-    int per_segment, warps, dkp, dvp;
-    int64_t U, K, X, maps, columns, norm, n, M, M_carry, n_carry, bad_row, bad, S;
+    int per_segment, warps, dkp, dvp, walks;
+    bool apart;
+    int64_t U, K, X, maps, columns, states, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
 
-/* Warps a segment of penalty: more where there are too few segments to fill the device. */
+/* Blocks of penalty that a multiprocessor takes. */
+static int penalty_blocks(int dkp, int warps)
+{
+    return dkp == 128   ? penalty_shape<128, 4>::blocks
+           : warps == 2 ? penalty_shape<64, 2>::blocks
+                        : penalty_shape<64, 1>::blocks;
+}
+
+/* Warps a segment of penalty: more where there are too few segments to fill the device, unless a chunk each keeps
+ * nearly every scheduler at one warp. */
 static int warps_a_segment(int64_t heads, int64_t chunks, int dkp)
 {
     if (dkp == 128) return 4;
-    return heads * (chunks + 1) <= 2 * (int64_t)vla_cuda_sm_count() * penalty_shape<64, 2>::blocks ? 2 : 1;
+    const int64_t blocks = heads * (chunks + 1), schedulers = 4 * (int64_t)vla_cuda_sm_count();
+    if (blocks <= schedulers && 4 * blocks >= 3 * schedulers) return 1;
+    return blocks <= 2 * (int64_t)vla_cuda_sm_count() * penalty_shape<64, 2>::blocks ? 2 : 1;
 }
 
 /* An inverse costs about a chunk (two at 128): the length of segments that ends soonest, over the waves of blocks that
  * a device takes, the end state's among them. */
 static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, int warps)
 {
-    const int64_t each_takes = dkp == 128   ? penalty_shape<128, 4>::blocks
-                               : warps == 2 ? penalty_shape<64, 2>::blocks
-                                            : penalty_shape<64, 1>::blocks,
-                  at_once = (int64_t)vla_cuda_sm_count() * each_takes, inverse = dkp == 64 ? 1 : 2, most = 128;
+    const int64_t at_once = (int64_t)vla_cuda_sm_count() * penalty_blocks(dkp, warps), inverse = dkp == 64 ? 1 : 2,
+                  most = 128;
     int64_t best = 1, least = INT64_MAX;
     for (int64_t each = 1; each <= most && each <= (chunks > 1 ? chunks : 1); each++) {
         const int64_t blocks = heads * ((chunks + each - 1) / each + 1),
@@ -40,14 +52,26 @@ static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, int warps)
     return (int)best;
 }
 
+/* Is the walk a kernel of its own? Beside the maps it waits for no launch and reads them out of cache, but it has four
+ * warps for all of a head: it pays where the maps take longer than its steps and find enough places beside it. */
+static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
+{
+    const int64_t places = (int64_t)vla_cuda_sm_count() * (dkp == 64 ? map_blocks<64> : map_blocks<128>);
+    const bool few = dkp == 64 ? heads < 16 || chunks < 64 : chunks < 32;
+    return few || 8 * heads * walks > places;
+}
+
 template <vla_op OP> layout plan(const vla_problem *p)
 {
     layout l = {};
     l.heads = p->B * p->H, l.chunks = (p->T + C - 1) / C;
     l.dkp = p->dk <= 64 ? 64 : 128, l.dvp = (int)((p->dv + 15) / 16 * 16);
+    l.walks = (l.dvp + 63) / 64;
     const int64_t KT = l.dkp / 16, rows = CT * KT * 512, square = KT * KT * 512, mapped = OP == VLA_VLA ? rows : 0;
-    const int64_t sums = OP == VLA_DELTA ? 0 : 1, values = l.dvp / 8 * KT * 256, outputs = l.dvp / 8 * CT * 256;
-    const int64_t each = 3 * mapped + square + rows + values + outputs + sums * (C + l.dkp) * 4;
+    l.apart = walks_apart(l.heads, l.chunks, l.dkp, l.walks);
+    const int64_t sums = OP == VLA_DELTA ? 0 : 1, maps = square + (l.apart ? rows : l.walks * KT * 2048),
+                  columns = l.apart ? l.dvp / 8 * (KT + CT) * 256 : 0, states = l.apart ? 0 : l.dvp / 16 * KT * 512;
+    const int64_t each = 3 * mapped + maps + columns + states + sums * (C + l.dkp) * 4 + 4;
     const int64_t fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
     l.stride = l.chunks < 1 ? 1 : l.chunks < fit ? l.chunks : fit > 1 ? fit : 1;
     const int64_t stretches = l.chunks > 0 ? (l.chunks + l.stride - 1) / l.stride : 1; /* of one length, or nearly */
@@ -63,7 +87,8 @@ template <vla_op OP> layout plan(const vla_problem *p)
     };
     const int64_t all = l.heads * l.stride;
     l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * mapped);
-    l.maps = take(all * (square + rows)), l.columns = take(all * (values + outputs));
+    l.maps = take(all * maps), l.columns = take(all * columns), l.states = take(all * states);
+    l.ready = take(l.heads * (l.stride + 1) * 4);
     l.norm = take(sums * all * C * 4), l.n = take(sums * all * l.dkp * 4);
     const int64_t matrix = OP == VLA_VLA ? KT * (KT + 1) / 2 * 1024 : 0;
     l.M = take(l.heads * l.segments * matrix), l.M_carry = take(l.heads * matrix);
@@ -108,10 +133,17 @@ static __global__ void fresh_state(float *S, float *A, float *n, int dk, int dv,
     for (int i = (int)threadIdx.x; n && i < dk; i += blockDim.x) n[head * dk + i] = 0;
 }
 
-template <int DK, int NV> vla_status launch_walk(const arguments &a, cudaStream_t stream, vla_error *error)
+/* map and the walks, which take an eighth of the places of the device at most: they wait for blocks that come later. */
+template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t stream, vla_error *error)
 {
-    return launch(walk<DK, NV>, a.heads * (a.dvp / (8 * NV)), walk_shape<DK, NV>::threads, sizeof(walk_shared<DK, NV>),
-                  stream, a, error);
+    constexpr int THREADS = map_shared<DK>::THREADS;
+    const size_t own = map_bytes<DK>(a.dvp), walks = sizeof(walk_shared<DK>), shared = own > walks ? own : walks;
+    int places = 0;
+    VLA_CUDA(cudaFuncSetAttribute(map<OP, DK>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, map<OP, DK>, THREADS, shared));
+    const int64_t most = (int64_t)places * vla_cuda_sm_count() / (8 * a.walks), heads = most > 1 ? most : 1;
+    a.at_once = (int)(heads < a.heads ? heads : a.heads);
+    return launch(map<OP, DK>, a.heads * (a.walks + a.chunks), THREADS, shared, stream, a, error);
 }
 
 template <int DK, int WARPS> vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
@@ -121,7 +153,7 @@ template <int DK, int WARPS> vla_status launch_penalty(const arguments &a, cudaS
 }
 
 template <vla_op OP, int DK>
-vla_status launch_stretch(const arguments &a, int warps, cudaStream_t stream, vla_error *error)
+vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_t stream, vla_error *error)
 {
     constexpr int THREADS = 32 * sizes<DK>::warps;
     constexpr bool WITH_U = OP == VLA_VLA;
@@ -132,19 +164,21 @@ vla_status launch_stretch(const arguments &a, int warps, cudaStream_t stream, vl
         using blocks = prefix_blocks<DK, WITH_U>;
         if (status == VLA_OK)
             status = launch(prefix<DK, WITH_U>, a.heads * (blocks::M + blocks::n), PREFIX_THREADS, 0, stream, a, error);
-    } else if (a.first) {
-        status = launch(clear_bad, (a.heads + 127) / 128, 128, 0, stream, a, error);
+    } else {
+        status = launch(clear_flags, (a.heads * (a.stride + 1) + 127) / 128, 128, 0, stream, a, error);
     }
     if constexpr (WITH_U && DK == 128)
         if (status == VLA_OK) status = launch_penalty<128, 4>(a, stream, error);
     if constexpr (WITH_U && DK == 64)
         if (status == VLA_OK)
             status = warps == 2 ? launch_penalty<64, 2>(a, stream, error) : launch_penalty<64, 1>(a, stream, error);
-    if (status == VLA_OK)
-        status =
-            launch(map<OP, DK>, a.heads * a.chunks, map_shared<DK>::THREADS, map_bytes<DK>(a.dvp), stream, a, error);
     if (status != VLA_OK) return status;
-    return launch_walk<DK, 2>(a, stream, error);
+    if (!apart) return launch_map<OP, DK>(a, stream, error);
+    status = launch(apart::map<OP, DK>, a.heads * a.chunks, apart::map_shared<DK>::THREADS, apart::map_bytes<DK>(a.dvp),
+                    stream, a, error);
+    return status == VLA_OK ? launch(apart::walk<DK, 2>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2>::threads,
+                                     sizeof(apart::walk_shared<DK, 2>), stream, a, error)
+                            : status;
 }
 
 template <vla_op OP, int DK> vla_status run_width(arguments a, const layout &l, const vla_call *call, vla_error *error)
@@ -168,7 +202,10 @@ template <vla_op OP, int DK> vla_status run_width(arguments a, const layout &l, 
         a.segments = (a.chunks + a.per_segment - 1) / a.per_segment;
         a.A_end = last && OP == VLA_VLA ? (float *)t->A : NULL;
         a.n_end = last && OP != VLA_DELTA ? (float *)t->n : NULL;
-        const vla_status status = launch_stretch<OP, DK>(a, l.warps, stream, error);
+        /* early blocks go where there is room first: only where they fill the device are they even in the end */
+        a.early = 4 * l.heads * (a.segments + (a.A_end ? 1 : 0)) >=
+                  3 * (int64_t)vla_cuda_sm_count() * penalty_blocks(l.dkp, l.warps);
+        const vla_status status = launch_stretch<OP, DK>(a, l.warps, l.apart, stream, error);
         if (status != VLA_OK) return status;
     }
     return VLA_OK;
@@ -180,7 +217,7 @@ template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_e
     const vla_tensors *t = call->tensors;
     const layout l = plan<OP>(p);
     if (l.heads == 0) return VLA_OK;
-    if (l.heads * l.stride > 2147483647 || l.heads * (l.dvp / 8) > 2147483647)
+    if (l.heads * (l.stride + l.walks) > 2147483647 || l.heads * (l.dvp / 8) > 2147483647)
         return vla_fail(error, VLA_ERR_UNSUPPORTED, "B*H %lld: more than 2^31 blocks", (long long)l.heads);
     if (p->T == 0) {
         if (!t->state_in)
@@ -201,7 +238,8 @@ template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_e
     a.dk = (int)p->dk, a.dv = (int)p->dv, a.dvp = l.dvp, a.dtype = dtype, a.features = p->features, a.qk_l2 = p->qk_l2;
     a.ratio = OP == VLA_VLA && p->output == VLA_RATIO;
     a.U = (frag *)(work + l.U), a.K = (frag *)(work + l.K), a.X = (frag *)(work + l.X);
-    a.maps = (frag *)(work + l.maps), a.columns = (frag *)(work + l.columns);
+    a.maps = (frag *)(work + l.maps), a.columns = (frag *)(work + l.columns), a.states = (frag *)(work + l.states),
+    a.ready = (int *)(work + l.ready), a.walks = l.walks;
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);

@@ -1,214 +1,18 @@
-/* map of the chunkwise forms (chunk.cuh): a chunk's D, B, Qeff and O_loc, a block a chunk.
+/* map of the chunkwise forms (chunk.cuh): a chunk's D and B, then its outputs, a block a chunk.
  *
- * Everything is asked of memory at once; then tiles of N, P and Q K^T are dealt to warps, the four 16 x 16 inverses
- * beside them; then each warp takes sixteen columns of K and of V through substitution and the four results, both at a
- * time, so that N is read once for both. Tiles are added by products with the unit matrix, right operands are loaded in
- * the order that their register pairs need, queries are scaled only where they must be.
- *
- * B and O_loc are stored by columns, as walk's right operands: of a tile of sixteen columns of V by sixteen of dk (or
- * tokens), a frag's registers in the order 0, 2, 1, 3, so that eight columns are one half. */
+ * Everything is asked of memory at once; then tiles of N are dealt to warps with the four 16 x 16 inverses; then each
+ * warp takes sixteen columns of K and of V through substitution, so that N is read once for both, and to D and B, which
+ * the walk waits for. Then tiles of P and Q K^T are dealt, Qeff takes the place of Q, and each warp makes sixteen
+ * columns of O, of which O_loc stays in its registers until the state is there. Tiles are added by products with the
+ * unit matrix, right operands are loaded in the order that their register pairs need, queries are scaled only where
+ * they must be. */
 #ifndef VLA_CUDA_CHUNK_MAP_CUH
 #define VLA_CUDA_CHUNK_MAP_CUH
-#include "kernels/cuda/async.cuh"
-#include "kernels/cuda/chunk_prepare.cuh"
+#include "kernels/cuda/chunk_tokens.cuh"
+#include "kernels/cuda/chunk_walk.cuh"
 
 namespace chunked
 {
-constexpr int LOWER = CT * (CT + 1) / 2;
-__host__ __device__ constexpr int lower(int i, int j)
-{
-    return i * (i + 1) / 2 + j;
-}
-
-template <int DK> struct map_shared {
-    static constexpr int PITCH = DK + 8, WARPS = DK / 16, THREADS = 32 * WARPS;
-    frag N[LOWER][32];                   /* right operands: -N below the diagonal, the inverse on it */
-    frag P[2][LOWER][32];                /* as left and as right operands */
-    float part[CT][C];                   /* sums over a column tile of rows of Q K^T, weighted */
-    float weight[C], query[C], start[C]; /* |kf|, what q was divided by, n.q before the chunk */
-    float factor[C], value_factor[C];    /* f times query, and times the scale of V */
-    uint32_t top[WARPS];
-    __half K[C * PITCH], A[C * PITCH], Q[C * PITCH]; /* unit keys, write directions, unit queries */
-};
-/* V follows, [C][map_pitch] halves; of every sixteen columns, place 8 h + 2 t + i holds column 4 t + 2 h + i */
-
-template <int DK> __host__ __device__ inline int map_pitch(int dvp)
-{
-    return (dvp > DK ? dvp : DK) + 8;
-}
-template <int DK> __host__ __device__ inline size_t map_bytes(int dvp)
-{
-    return sizeof(map_shared<DK>) + (size_t)(C * map_pitch<DK>(dvp)) * sizeof(__half);
-}
-
-/* Rows dealt to lanes by eights: row of pass i, column of a thread. */
-template <int DK> struct map_rows {
-    static constexpr int THREADS = map_shared<DK>::THREADS, L = sizes<DK>::lanes, AT_ONCE = THREADS / L,
-                         PASSES = C / AT_ONCE;
-    static __device__ __forceinline__ int row(int i) { return (int)threadIdx.x / L + i * AT_ONCE; }
-    static __device__ __forceinline__ int column() { return 8 * ((int)threadIdx.x % L); }
-};
-
-template <int DK>
-__device__ __forceinline__ void fetch_tokens(raw8<1> (&raw)[map_rows<DK>::PASSES], const void *data, const arguments &a,
-                                             int64_t row0, int left)
-{
-    using R = map_rows<DK>;
-    const __half *from = (const __half *)data + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
-    if (a.dk % 8 == 0) {
-#pragma unroll
-        for (int i = 0; i < R::PASSES; i++) {
-            raw[i].half[0] = make_uint4(0, 0, 0, 0);
-            if (R::row(i) < left && R::column() < a.dk) raw[i].half[0] = *(const uint4 *)(from + i * R::AT_ONCE * a.dk);
-        }
-    } else {
-        for (int i = 0; i < R::PASSES; i++)
-            load8(raw[i], from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
-    }
-}
-
-/* Unit keys and, for delta, the write directions beta K. */
-template <int DK>
-__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
-                                         const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
-                                         int64_t token)
-{
-    using R = map_rows<DK>;
-#pragma unroll
-    for (int i = 0; i < R::PASSES; i++) {
-        float x[8], y[8];
-        const int r = R::row(i);
-        const bool in = token + r < a.T;
-        convert8(x, raw[i], a.dtype);
-        const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
-        float beta = a.b ? sigmoid(logit[i]) : 1.0f;
-        const bool bad = !(norm < INFINITY) || !(beta >= 0); /* zeros instead, and the token noted */
-        if (bad && in && R::column() == 0) atomicMin(&a.bad[head], (unsigned long long)(token + r));
-        if (!in || bad) /* phi(0) is not 0 */
-#pragma unroll
-            for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
-        beta = bad ? 0.0f : beta;
-        put8(s.K + r * map_shared<DK>::PITCH + R::column(), x);
-#pragma unroll
-        for (int j = 0; j < 8; j++) x[j] *= beta;
-        put8(s.A + r * map_shared<DK>::PITCH + R::column(), x);
-    }
-}
-
-/* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
- * them. A NaN stays: it touches its own row only. */
-template <int DK>
-__device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
-                                            const float (&n)[8], const arguments &a, int left)
-{
-    using R = map_rows<DK>;
-#pragma unroll
-    for (int i = 0; i < R::PASSES; i++) {
-        const int r = R::row(i);
-        const bool in = r < left;
-        float x[8], y[8], dot = 0, norm = 1;
-        convert8(x, raw[i], a.dtype);
-        features8<false>(y, x, a.features);
-        if (R::column() + 8 > a.dk)
-#pragma unroll
-            for (int j = 0; j < 8; j++) y[j] = R::column() + j < a.dk ? y[j] : 0.0f;
-        float most = 0;
-#pragma unroll
-        for (int j = 0; j < 8; j++) most = fmaxf(most, fabsf(y[j]));
-        float sum = 0; /* NaN, which fmaxf drops */
-#pragma unroll
-        for (int j = 0; j < 8; j++) sum += y[j];
-        const bool usual = most < 512.0f && most > 0.015625f && fabsf(sum) < INFINITY;
-        if (a.qk_l2 || !__all_sync(FULL_WARP, usual || !in || R::column() >= a.dk)) {
-            norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
-            const bool wrong = !(fabsf(norm) < INFINITY); /* zeros, and the factor makes its row NaN */
-            if (a.qk_l2 && norm > 0) norm = 1;
-#pragma unroll
-            for (int j = 0; j < 8; j++) y[j] = wrong ? 0.0f : x[j];
-            norm = wrong ? NAN : norm;
-        }
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            y[j] = in ? y[j] : 0.0f;
-            dot = fmaf(n[j], y[j], dot);
-        }
-        if (a.ratio) dot = group_sum(dot, R::L);
-        put8(s.Q + r * map_shared<DK>::PITCH + R::column(), y);
-        if (R::column() == 0) s.query[r] = in ? norm : 0.0f, s.start[r] = dot;
-    }
-}
-
-/* Values: eight or sixteen lanes a row. */
-template <int DK> struct map_values {
-    static constexpr int THREADS = map_shared<DK>::THREADS, MOST = C * 16 / THREADS;
-    raw8<1> raw[MOST];
-    int shift; /* of the lanes a row */
-
-    __device__ __forceinline__ int row(int i) const { return (int)(threadIdx.x + i * THREADS) >> shift; }
-    __device__ __forceinline__ int column() const { return 8 * ((int)threadIdx.x & ((1 << shift) - 1)); }
-    __device__ __forceinline__ void fetch(const arguments &a, int64_t row0, int left)
-    {
-        shift = a.dvp <= 64 ? 3 : 4;
-        const __half *from = (const __half *)a.v + (row0 + row(0)) * a.dv + column();
-        const int step = (THREADS >> shift) * a.dv;
-        if (a.dv % 8 == 0) {
-#pragma unroll
-            for (int i = 0; i < MOST; i++) {
-                raw[i].half[0] = make_uint4(0, 0, 0, 0);
-                if ((i < MOST / 2 || shift == 4) && row(i) < left && column() < a.dv)
-                    raw[i].half[0] = *(const uint4 *)(from + i * step);
-            }
-        } else {
-            for (int i = 0; i < MOST; i++)
-                if (i < MOST / 2 || shift == 4)
-                    load8(raw[i], from + i * step - column(), column(), a.dv, row(i) < left);
-        }
-    }
-    /* The warp's largest |v| as bits of the type; what is not finite becomes zero and its token is noted. */
-    __device__ __forceinline__ uint32_t largest(const arguments &a, int64_t head, int64_t token)
-    {
-        uint32_t top = 0;
-        const uint32_t limit = a.dtype == VLA_BF16 ? 0x7f807f80u : 0x7c007c00u; /* infinity */
-#pragma unroll
-        for (int i = 0; i < MOST; i++) {
-            if (i >= MOST / 2 && shift < 4) continue;
-            const uint4 w = raw[i].half[0];
-            const uint32_t most = __vmaxu2(__vmaxu2(w.x & 0x7fff7fffu, w.y & 0x7fff7fffu),
-                                           __vmaxu2(w.z & 0x7fff7fffu, w.w & 0x7fff7fffu));
-            if (__vmaxu2(most, limit - 0x10001u) == limit - 0x10001u) {
-                top = __vmaxu2(top, most);
-            } else { /* the whole eight: later rows are NaN anyway */
-                atomicMin(&a.bad[head], (unsigned long long)(token + row(i)));
-                raw[i].half[0] = make_uint4(0, 0, 0, 0);
-            }
-        }
-        top = (top & 0xffffu) > top >> 16 ? top & 0xffffu : top >> 16;
-#if __CUDA_ARCH__ >= 800
-        return __reduce_max_sync(FULL_WARP, top);
-#else
-        return top;
-#endif
-    }
-    /* Times `by` as halves. */
-    __device__ __forceinline__ void put(__half *V, const arguments &a, float by) const
-    {
-        const int pitch = map_pitch<DK>(a.dvp), q = column() / 8 % 2;
-#pragma unroll
-        for (int i = 0; i < MOST; i++) {
-            if (i >= MOST / 2 && shift < 4) continue;
-            float x[8];
-            convert8(x, raw[i], a.dtype);
-            uint32_t word[4];
-#pragma unroll
-            for (int j = 0; j < 4; j++) word[j] = pack(f16_arithmetic{}, x[2 * j] * by, x[2 * j + 1] * by);
-            if (column() >= a.dvp) continue;
-            __half *to = V + row(i) * pitch + column() / 16 * 16 + 4 * q;
-            *(uint2 *)to = make_uint2(word[0], word[2]);
-            *(uint2 *)(to + 8) = make_uint2(word[1], word[3]);
-        }
-    }
-};
-
 /* Above the diagonal to zero, by selection. */
 __device__ __forceinline__ void keep_lower(float (&c)[2][4], int lane)
 {
@@ -292,9 +96,7 @@ __device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK>
         if (ratio) mma_r<M>(d, q, load_plain(K + 32 * k));
     }
     if (i == j) keep_lower(c, lane);
-    const frag P = pack_tile<M>(c[0], c[1]);
-    s.P[0][lower(i, j)][lane] = P;
-    s.P[1][lower(i, j)][lane] = right_order(P);
+    s.P[lower(i, j)][lane] = pack_tile<M>(c[0], c[1]);
     if (!ratio) return;
     if (i == j) keep_lower(d, lane);
     const int g = lane / 4, t = lane % 4;
@@ -309,33 +111,35 @@ __device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK>
     if (t == 0) s.part[j][16 * i + g] = upper, s.part[j][16 * i + g + 8] = below;
 }
 
-/* What each warp does beside the diagonal tiles of N, which the first CT warps take: bytes 16 (is N) + 4 i + j. */
-template <int DK> __device__ __forceinline__ uint32_t tasks_of(int warp)
+/* What each warp does before D and B, beside the diagonal tiles of N, which the first CT warps take, and after: bytes
+ * 16 (is N) + 4 i + j, 0xff: none. */
+template <int DK> __device__ __forceinline__ uint32_t tasks_before(int warp)
 {
-    if (DK == 64) return warp == 0 ? 0x140d0c00u : warp == 1 ? 0x180e0504u : warp == 2 ? 0x1c190f08u : 0x1e1d0a09u;
-    return warp < 4    ? 0xffffff00u | (warp == 0   ? 0x14u
-                                        : warp == 1 ? 0x18u
-                                        : warp == 2 ? 0x19u
-                                                    : 0x1cu)
-           : warp == 4 ? 0xff0d0c00u
-           : warp == 5 ? 0xff0e0504u
-           : warp == 6 ? 0xff1d0f08u
-                       : 0xff1e0a09u;
+    if (DK == 64) return warp == 0 ? 0xffff1814u : warp == 1 ? 0xffff1c19u : warp == 2 ? 0xffffff1du : 0xffffff1eu;
+    return warp < 4    ? 0xffffffffu
+           : warp == 4 ? 0xffff1814u
+           : warp == 5 ? 0xffff1c19u
+           : warp == 6 ? 0xffffff1du
+                       : 0xffffff1eu;
+}
+template <int DK> __device__ __forceinline__ uint32_t tasks_after(int warp) /* not the first */
+{
+    if (DK == 64) return warp == 1 ? 0x0c080400u : warp == 2 ? 0xff0d0905u : 0xff0f0e0au;
+    return warp == 1   ? 0xffff0400u
+           : warp == 2 ? 0xffff0805u
+           : warp == 3 ? 0xffff0a09u
+                       : 0xffffff00u | (8u + (unsigned)warp); /* (3, 0) to (3, 3) */
 }
 
-template <int DK> __device__ __forceinline__ void make_products(map_shared<DK> &s, bool ratio, int warp, int lane)
+template <int DK>
+__device__ __forceinline__ void make_products(map_shared<DK> &s, const map_tiles<DK> &at, uint32_t tasks, bool ratio,
+                                              int lane)
 {
-    float c[2][4];
-    const map_tiles<DK> at(s, lane);
-    if (warp < CT) {
-        product_N<DK>(at, c, warp, warp);
-        s.N[lower(warp, warp)][lane] = right_order(invert_unit_lower(c, lane));
-    }
-    uint32_t tasks = tasks_of<DK>(warp);
 #pragma unroll 1
     for (; (tasks & 0xffu) != 0xffu; tasks = tasks >> 8 | 0xff000000u) {
         const int i = (int)(tasks >> 2 & 3), j = (int)(tasks & 3);
         if (tasks & 16) {
+            float c[2][4];
             product_N<DK>(at, c, i, j);
             s.N[lower(i, j)][lane] = right_order(negate(pack_tile<f16_arithmetic>(c[0], c[1])));
         } else {
@@ -371,155 +175,287 @@ __device__ __forceinline__ uint32_t scaled_pair(uint32_t x, uint32_t by)
     return y;
 }
 
-/* Sixteen columns of K to D and Qeff, and sixteen of V to B and O_loc. `first`: of this warp; the factors are made when
- * all warps have come so far. */
+/* What a warp goes on with after the maps: R^T of its sixteen columns of K. R of V is left in V's place. */
 template <int DK>
-__device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V, const arguments &a, int64_t at,
-                                        int keys, int values, float scale, bool first, int lane)
+__device__ __forceinline__ void columns(frag (&RK)[CT], const map_shared<DK> &s, __half *V, const arguments &a,
+                                        int64_t at, int key, int value, bool store_keys, float scale, int lane)
 {
     using M = f16_arithmetic;
     using W = bf16_arithmetic;
     constexpr int KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH, ROWS = 32 * PITCH;
-    const int g = lane / 4, t = lane % 4, pitch = map_pitch<DK>(a.dvp);
-    const bool has_keys = keys < KT, has_values = values < a.dvp / 16;
-    const int key = has_keys ? keys : 0, value = has_values ? values : 0;
+    const int pitch = map_pitch<DK>(a.dvp);
+    const bool has_values = value < a.dvp / 16;
     const uint32_t turned = turned_offset(PITCH, lane), plain = plain_offset(PITCH, lane),
-                   K = shared_address(s.K) + turned + 32 * key, left_A = shared_address(s.A) + turned,
-                   right_A = shared_address(s.A) + plain, Q = shared_address(s.Q) + plain + 32 * key,
-                   V0 = shared_address(V) + turned_offset(pitch, lane) + 32 * value;
+                   K = shared_address(s.K) + turned + 32 * key, A = shared_address(s.A) + plain,
+                   V0 = shared_address(V) + 32 * (has_values ? value : 0);
     const frag unit = right_order(unit_tile<M>(lane));
-    frag RK[CT], RV[CT];
+    frag RV[CT];
 #pragma unroll
     for (int i = 0; i < CT; i++) {
         RK[i] = load_turned(K + i * ROWS);
-        RV[i] = load_turned(V0 + i * 32 * pitch);
+        RV[i] = has_values ? load_turned(V0 + turned_offset(pitch, lane) + i * 32 * pitch) : frag{};
         substitute<DK>(RK, s, unit, i, lane);
         substitute<DK>(RV, s, unit, i, lane);
+        if (has_values) store_frag<true>(V0 + turned_offset(pitch, lane) + i * 32 * pitch, RV[i]);
     }
 #pragma unroll
-    for (int i = 0; i < CT; i++) RK[i] = right_order(negate(RK[i]));
-    frag *maps = a.maps + at * sizes<DK>::record + key * 32 + lane,
-         *strip = a.columns + (at * (a.dvp / 16) + value) * sizes<DK>::strip + lane;
+    for (int i = 0; i < CT; i++) RK[i] = negate(RK[i]);
+    frag *record = a.maps + at * (sizes<DK>::square + a.walks * 4 * sizes<DK>::strip),
+         *B = record + sizes<DK>::square + value * sizes<DK>::strip + lane;
+    uint32_t *maps = (uint32_t *)record + key * (DK * 8) + lane;
     const uint32_t by = pack(W{}, scale, scale);
 #pragma unroll
     for (int m = 0; m < KT; m++) {
         float c[2][4] = {}, d[2][4] = {};
 #pragma unroll
         for (int i = 0; i < CT; i++) {
-            mma_r<M>(c, load_turned(left_A + i * ROWS + 32 * m), RK[i]);
-            mma_r<M>(d, RV[i], load_turned(right_A + i * ROWS + 32 * m));
+            const frag right = load_turned(A + i * ROWS + 32 * m);
+            mma_r<M>(c, RK[i], right);
+            mma_r<M>(d, RV[i], right);
         }
-        if (has_keys) maps[m * KT * 32] = pack_tile<W>(c[0], c[1]);
-        if (has_values)
-            strip[m * 32] = {
-                {scaled_pair(pack(W{}, d[0][0], d[0][1]), by), scaled_pair(pack(W{}, d[1][0], d[1][1]), by),
-                 scaled_pair(pack(W{}, d[0][2], d[0][3]), by), scaled_pair(pack(W{}, d[1][2], d[1][3]), by)}};
-    }
-    if (first) __syncthreads();
+        if (store_keys) {
+            const frag D = pack_tile<W>(c[0], c[1]);
 #pragma unroll
-    for (int m = 0; m < CT; m++) {
-        float c[2][4] = {}, d[2][4] = {};
-        mma_r<M>(c, load_plain(Q + m * ROWS), unit);
-#pragma unroll
-        for (int i = 0; i <= m; i++) {
-            mma_r<M>(c, s.P[0][lower(m, i)][lane], RK[i]);
-            mma_r<M>(d, RV[i], s.P[1][lower(m, i)][lane]);
+            for (int i = 0; i < 4; i++) maps[(i % 2 * (DK / 8) + 2 * m + i / 2) * 32] = D.x[i];
         }
-        const float f0 = s.factor[16 * m + g], f1 = s.factor[16 * m + g + 8];
-        const float2 e0 = *(const float2 *)&s.value_factor[16 * m + 2 * t],
-                     e1 = *(const float2 *)&s.value_factor[16 * m + 8 + 2 * t];
-#pragma unroll
-        for (int h = 0; h < 2; h++) c[h][0] *= f0, c[h][1] *= f0, c[h][2] *= f1, c[h][3] *= f1;
-        if (has_keys) maps[sizes<DK>::square + m * KT * 32] = pack_tile<W>(c[0], c[1]);
-        if (has_values)
-            strip[(KT + m) * 32] = {
-                {pack(W{}, d[0][0] * e0.x, d[0][1] * e0.y), pack(W{}, d[1][0] * e1.x, d[1][1] * e1.y),
-                 pack(W{}, d[0][2] * e0.x, d[0][3] * e0.y), pack(W{}, d[1][2] * e1.x, d[1][3] * e1.y)}};
+        if (has_values) {
+            const frag x = pack_tile<W>(d[0], d[1]);
+            B[m * 32] = {
+                {scaled_pair(x.x[0], by), scaled_pair(x.x[1], by), scaled_pair(x.x[2], by), scaled_pair(x.x[3], by)}};
+        }
     }
+#pragma unroll
+    for (int i = 0; i < CT; i++) RK[i] = right_order(RK[i]);
 }
 
-template <vla_op OP, int DK>
-__global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map(const __grid_constant__ arguments a)
+/* f of the rows lane / 4 + 8 i, times what the query was divided by. */
+template <int DK>
+__device__ __forceinline__ void row_factors(float (&factor)[2 * CT], const map_shared<DK> &s, bool ratio, int lane)
 {
-    using R = map_rows<DK>;
-    constexpr int WARPS = map_shared<DK>::WARPS, KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH;
-    extern __shared__ __align__(16) unsigned char raw[];
-    map_shared<DK> &s = *(map_shared<DK> *)raw;
-    __half *V = (__half *)(raw + sizeof(map_shared<DK>));
-    const int64_t head = blockIdx.x / a.chunks, chunk = blockIdx.x % a.chunks, at = head * a.stride + chunk;
-    const int64_t token = a.first_token + chunk * C, row0 = head * a.T + token;
-    const int left = (int)(a.T - token < C ? a.T - token : C);
-    const int lane = (int)threadIdx.x % 32, warp = warp_number();
-    raw8<1> query[R::PASSES];
-    map_values<DK> values;
-    fetch_tokens<DK>(query, a.q, a, row0, left);
-    values.fetch(a, row0, left);
-    if constexpr (OP == VLA_VLA) {
-        constexpr int TILES = CT * KT / WARPS;
-        frag k[TILES], x[TILES];
-        float n[8] = {};
-        grid_wait();
+    float own[2];
 #pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            k[i] = a.K[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
-            x[i] = a.X[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
-        }
-        if (a.ratio) {
-            const float4 *from = (const float4 *)(a.n + at * DK + R::column());
-            const float4 lo = from[0], hi = from[1];
-            n[0] = lo.x, n[1] = lo.y, n[2] = lo.z, n[3] = lo.w, n[4] = hi.x, n[5] = hi.y, n[6] = hi.z, n[7] = hi.w;
-            if (threadIdx.x < C) s.weight[threadIdx.x] = a.norm[at * C + threadIdx.x];
-        }
-        s.top[warp] = values.largest(a, head, token);
-#pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            const int tile = warp + i * WARPS, offset = tile / KT * 16 * PITCH + tile % KT * 16;
-            store_tile(s.K + offset, PITCH, lane, k[i]);
-            store_tile(s.A + offset, PITCH, lane, x[i]);
-        }
-        put_queries<DK>(s, query, n, a, left);
-    } else {
-        raw8<1> key[R::PASSES];
-        float logit[R::PASSES];
-        const float none[8] = {};
-        fetch_tokens<DK>(key, a.k, a, row0, left);
-#pragma unroll
-        for (int i = 0; i < R::PASSES; i++)
-            logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
-        grid_wait();
-        s.top[warp] = values.largest(a, head, token);
-        put_queries<DK>(s, query, none, a, left);
-        put_keys<DK>(s, key, logit, a, head, token);
-    }
-    __syncthreads();
-    uint32_t bits = s.top[0];
-#pragma unroll
-    for (int w = 1; w < WARPS; w++) bits = s.top[w] > bits ? s.top[w] : bits;
-    const float scale = power_above(a.dtype == VLA_BF16 ? __uint_as_float(bits << 16)
-                                                        : __half2float(__ushort_as_half((unsigned short)bits)));
-    values.put(V, a, 1.0f / scale);
-    make_products<DK>(s, a.ratio, warp, lane);
-    if (OP == VLA_VLA && a.alpha)
-        for (int i = (int)threadIdx.x; i < C * a.dk; i += 32 * WARPS) {
-            const int r = i / a.dk, c = i % a.dk;
-            if (r < left) store_element(a.alpha, a.dtype, (row0 + r) * a.dk + c, __half2float(s.A[r * PITCH + c]));
-        }
-    __syncthreads();
-    if (threadIdx.x < C) {
-        const int r = (int)threadIdx.x;
+    for (int h = 0; h < 2; h++) {
+        const int r = lane + 32 * h;
         float f = s.query[r];
-        if (a.ratio) {
+        if (ratio) {
             float sum = s.start[r];
 #pragma unroll
             for (int j = 0; j < CT; j++) sum += j <= r / 16 ? s.part[j][r] : 0.0f;
             const float den = f * sum, floor = (float)VLA_RATIO_EPS;
             f = f / (den < floor ? floor : den);
         }
-        /* of a NaN query O_loc is 0, not to reach other rows of its product in walk */
-        s.factor[r] = f, s.value_factor[r] = f == f ? f * scale : 0.0f;
+        own[h] = f;
     }
-    for (int slice = warp; slice < KT || slice < a.dvp / 16; slice += WARPS)
-        columns<DK>(s, V, a, at, slice, slice, scale, slice == warp, lane);
+#pragma unroll
+    for (int i = 0; i < 2 * CT; i++) factor[i] = __shfl_sync(FULL_WARP, own[i / 4], lane / 4 + i % 4 * 8);
+}
+
+/* Sixteen columns of Q to Qeff, in its place. */
+template <int DK>
+__device__ __forceinline__ void effective_queries(map_shared<DK> &s, const frag (&RK)[CT],
+                                                  const float (&factor)[2 * CT], int key, int lane)
+{
+    using M = f16_arithmetic;
+    constexpr int PITCH = map_shared<DK>::PITCH, ROWS = 32 * PITCH;
+    const uint32_t Q = shared_address(s.Q) + plain_offset(PITCH, lane) + 32 * key;
+    const frag unit = right_order(unit_tile<M>(lane));
+#pragma unroll
+    for (int m = 0; m < CT; m++) {
+        float c[2][4] = {};
+        mma_r<M>(c, load_plain(Q + m * ROWS), unit);
+#pragma unroll
+        for (int i = 0; i <= m; i++) mma_r<M>(c, s.P[lower(m, i)][lane], RK[i]);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) c[h][i] *= factor[2 * m + i / 2];
+        store_frag<false>(Q + m * ROWS, pack_tile<bf16_arithmetic>(c[0], c[1]));
+    }
+}
+
+__device__ __forceinline__ bool written(const uint4 &x)
+{
+    return x.x != UNWRITTEN && x.y != UNWRITTEN && x.z != UNWRITTEN && x.w != UNWRITTEN;
+}
+
+/* Sixteen columns of O: O_loc, then Qeff S^T when the state is there. */
+template <int DK>
+__device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V, const arguments &a, int64_t at,
+                                        int64_t row0, int left, int finite, const float (&factor)[2 * CT], int value,
+                                        float scale, int lane)
+{
+    constexpr int KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH, ROWS = 32 * PITCH;
+    const int g = lane / 4, t = lane % 4, pitch = map_pitch<DK>(a.dvp);
+    const uint32_t R = shared_address(V) + plain_offset(pitch, lane) + 32 * value,
+                   Q = shared_address(s.Q) + plain_offset(PITCH, lane);
+    const frag *state = a.states + (at * (a.dvp / 16) + value) * sizes<DK>::strip;
+    uint4 S[KT];
+#pragma unroll
+    for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
+    float o[CT][2][4] = {};
+#pragma unroll
+    for (int i = 0; i < CT; i++) {
+        const frag right = load_turned(R + i * 32 * pitch);
+#pragma unroll
+        for (int m = i; m < CT; m++) mma_r<f16_arithmetic>(o[m], s.P[lower(m, i)][lane], right);
+    }
+#pragma unroll
+    for (int m = 0; m < CT; m++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) o[m][i / 4][i % 4] *= factor[2 * m + i % 4 / 2] * scale;
+#pragma unroll 1
+    for (;;) {
+        bool all = true;
+#pragma unroll
+        for (int k = 0; k < KT; k++) all &= written(S[k]);
+        if (__all_sync(FULL_WARP, all)) break;
+        while (!written(load_relaxed(state + (KT - 1) * 32 + 31))) __nanosleep(64);
+#pragma unroll
+        for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
+    }
+#pragma unroll
+    for (int k = 0; k < KT; k++)
+#pragma unroll
+        for (int m = 0; m < CT; m++) {
+            const frag q = load_plain(Q + m * ROWS + 32 * k);
+            mma(bf16_arithmetic{}, o[m][0], q.x, S[k].x, S[k].y);
+            mma(bf16_arithmetic{}, o[m][1], q.x, S[k].z, S[k].w);
+        }
+    const bool bf16 = a.dtype == VLA_BF16;
+    uint16_t *to = (uint16_t *)a.o + (row0 + g) * a.dv + 16 * value + 4 * t;
+    if (left >= C && finite >= C && a.dv % 4 == 0) { /* narrow stores stay out of the usual path */
+        if (16 * value + 4 * t >= a.dv) return;
+#pragma unroll
+        for (int m = 0; m < CT; m++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float *x = o[m][0] + 2 * h, *y = o[m][1] + 2 * h;
+                *(uint2 *)(to + (16 * m + 8 * h) * a.dv) =
+                    bf16 ? make_uint2(pack(bf16_arithmetic{}, x[0], x[1]), pack(bf16_arithmetic{}, y[0], y[1]))
+                         : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1]));
+            }
+        return;
+    }
+#pragma unroll
+    for (int m = 0; m < CT; m++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int row = 16 * m + g + 8 * (i % 4 / 2), x = 16 * value + 4 * t + 2 * (i / 4) + i % 2;
+            if (row < left && x < a.dv)
+                store_element(a.o, a.dtype, (row0 + row) * a.dv + x, row >= finite ? NAN : o[m][i / 4][i % 4]);
+        }
+}
+
+/* Blocks a multiprocessor. */
+template <int DK> constexpr int map_blocks = DK == 64 ? 4 : 2;
+
+template <vla_op OP, int DK>
+__global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(const __grid_constant__ arguments a)
+{
+    using R = map_rows<DK>;
+    constexpr int WARPS = map_shared<DK>::WARPS, KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH;
+    extern __shared__ __align__(16) unsigned char raw[];
+    /* of every at_once heads the walks, then the chunks in order */
+    const unsigned each = (unsigned)a.at_once * (unsigned)(a.walks + a.chunks), group = blockIdx.x / each,
+                   head0 = group * (unsigned)a.at_once, more = (unsigned)a.heads - head0,
+                   heads = more < (unsigned)a.at_once ? more : (unsigned)a.at_once, walks = heads * (unsigned)a.walks;
+    unsigned place = blockIdx.x - group * each;
+    if (place < walks) {
+        grid_wait();
+        walk<DK>(*(walk_shared<DK> *)raw, a, head0 + place / (unsigned)a.walks, (int)(place % (unsigned)a.walks));
+        return;
+    }
+    place -= walks;
+    map_shared<DK> &s = *(map_shared<DK> *)raw;
+    __half *V = (__half *)(raw + sizeof(map_shared<DK>));
+    const int64_t head = head0 + place % heads, chunk = place / heads, at = head * a.stride + chunk;
+    const int64_t token = a.first_token + chunk * C, row0 = head * a.T + token;
+    int *ready = a.ready + head * (a.stride + 1) + chunk;
+    const int left = (int)(a.T - token < C ? a.T - token : C);
+    const int lane = (int)threadIdx.x % 32, warp = warp_number();
+    map_values<DK> values;
+    if (warp > 0) fetch_queries<DK>(s, a, row0, left);
+    values.fetch(a, row0, left);
+    if constexpr (OP == VLA_VLA) {
+        constexpr int TILES = CT * KT / WARPS;
+        frag k[TILES], x[TILES];
+        grid_wait();
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            k[i] = a.K[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
+            x[i] = a.X[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
+        }
+        if (a.ratio && threadIdx.x < DK) s.n[threadIdx.x] = a.n[at * DK + threadIdx.x];
+        if (a.ratio && threadIdx.x < C) s.weight[threadIdx.x] = a.norm[at * C + threadIdx.x];
+        s.top[warp] = values.largest(a, head, token);
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            const int tile = warp + i * WARPS, offset = tile / KT * 16 * PITCH + tile % KT * 16;
+            store_frag<false>(shared_address(s.K + offset) + plain_offset(PITCH, lane), k[i]);
+            store_frag<false>(shared_address(s.A + offset) + plain_offset(PITCH, lane), x[i]);
+        }
+    } else {
+        raw8<1> key[R::PASSES];
+        float logit[R::PASSES];
+        fetch_tokens<DK>(key, a.k, a, row0, left);
+#pragma unroll
+        for (int i = 0; i < R::PASSES; i++)
+            logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
+        grid_wait();
+        s.top[warp] = values.largest(a, head, token);
+        put_keys<DK>(s, key, logit, a, head, token);
+    }
+    if (chunk + 1 < a.chunks) { /* see walk */
+        frag *next = a.states + (at + 1) * (a.dvp / 16) * sizes<DK>::strip;
+        for (int i = (int)threadIdx.x; i < a.dvp / 16 * (int)sizes<DK>::strip; i += 32 * WARPS)
+            store_relaxed(next + i, make_uint4(UNWRITTEN, UNWRITTEN, UNWRITTEN, UNWRITTEN));
+    }
+    __syncthreads();
+    const int64_t bad = first_bad(a, head) - token;
+    uint32_t bits = s.top[0];
+#pragma unroll
+    for (int w = 1; w < WARPS; w++) bits = s.top[w] > bits ? s.top[w] : bits;
+    const float scale = power_above(a.dtype == VLA_BF16 ? __uint_as_float(bits << 16)
+                                                        : __half2float(__ushort_as_half((unsigned short)bits)));
+    values.put(V, a, 1.0f / scale);
+    const map_tiles<DK> tiles(s, lane);
+    if (warp < CT) {
+        float c[2][4];
+        product_N<DK>(tiles, c, warp, warp);
+        s.N[lower(warp, warp)][lane] = right_order(invert_unit_lower(c, lane));
+    }
+    make_products<DK>(s, tiles, tasks_before<DK>(warp), a.ratio, lane);
+    if (OP == VLA_VLA && a.alpha)
+        for (int i = (int)threadIdx.x; i < C * a.dk; i += 32 * WARPS) {
+            const int r = i / a.dk, c = i % a.dk;
+            if (r < left) store_element(a.alpha, a.dtype, (row0 + r) * a.dk + c, __half2float(s.A[r * PITCH + c]));
+        }
+    __syncthreads();
+    const int finite = bad < C ? (bad > 0 ? (int)bad : 0) : C; /* what is not goes on by the state */
+    frag RK[CT];
+    int slice = warp;
+    do {
+        columns<DK>(RK, s, V, a, at, warp, slice, slice == warp, finite < C ? NAN : scale, lane);
+        slice += WARPS;
+    } while (slice < a.dvp / 16);
+    __syncthreads();
+    if (warp == 0) { /* this takes long */
+        if (lane == 0) fence_copies(), add_release(ready + 1, 1);
+    } else {
+        put_queries<DK>(s, a, left);
+        named_barrier<32 * (WARPS - 1)>(1);
+        make_products<DK>(s, tiles, tasks_after<DK>(warp), a.ratio, lane);
+    }
+    __syncthreads();
+    float factor[2 * CT];
+    row_factors<DK>(factor, s, a.ratio, lane);
+    effective_queries<DK>(s, RK, factor, warp, lane);
+    if (threadIdx.x == 0) /* UNWRITTEN is there, or of the first chunk the state */
+        while (load_acquire(ready) < (chunk == 0 ? a.walks : 1)) __nanosleep(64);
+    __syncthreads();
+#pragma unroll 1
+    for (slice = warp; slice < a.dvp / 16; slice += WARPS)
+        outputs<DK>(s, V, a, at, row0, left, finite, factor, slice, scale, lane);
 }
 } /* namespace chunked */
 

@@ -90,6 +90,13 @@ template <int DK, int WARPS> __device__ __forceinline__ void scale_all(matrix_ro
             for (int i = 0; i < 8; i++) A[m][n][i / 4][i % 4] *= by;
 }
 
+/* A power of two whose square brings x near 1, for any positive x that is not at the ends of float's range. */
+__device__ __forceinline__ float root_below(float x)
+{
+    const int exponent = (int)(__float_as_uint(x) >> 23) - 127; /* -20 to 20, say */
+    return __uint_as_float((uint32_t)(127 - (exponent >> 1)) << 23);
+}
+
 /* The first column tile to the end. */
 template <int DK, int WARPS> __device__ __forceinline__ void rotate(matrix_rows<DK, WARPS> &A)
 {
@@ -105,42 +112,36 @@ template <int DK, int WARPS> __device__ __forceinline__ void rotate(matrix_rows<
         }
 }
 
-/* The first row tile to the end. */
-template <int DK> __device__ __forceinline__ void rotate_rows(matrix_rows<DK, 1> &A)
-{
-    constexpr int KT = DK / 16;
-#pragma unroll
-    for (int n = 0; n < KT; n++)
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const float first = A[0][n][i / 4][i % 4];
-#pragma unroll
-            for (int m = 0; m + 1 < KT; m++) A[m][n][i / 4][i % 4] = A[m + 1][n][i / 4][i % 4];
-            A[KT - 1][n][i / 4][i % 4] = first;
-        }
-}
-
 /* A -> -A^-1 by symmetric sweeps of 16 pivots: with W = L^-1 A_p for the pivot rows A_p, A_pp = L L^T, then rows and
  * columns p set to zero and W_p = -L^-1, the sweep is A -= W^T W, as in the recursion. The first column tile goes to
- * the end each time, so that the pivot's is always first (a lone warp's rows likewise): moves cost less than fetching
- * the instructions of a loop unrolled over pivots that runs once. */
+ * the end each time, so that the pivot's is always first (a lone warp's rows likewise): the same instructions serve
+ * every pivot, as fetching those that run once would be the time. A lone warp's tiles move as its products' results.
+ * What is factored is A_pp root^2, root a power of two that brings it near 1. */
 template <int DK, int WARPS>
-__device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &A, penalty_shared<DK, WARPS> &shared, int warp, int lane)
+__device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &A, penalty_shared<DK, WARPS> &shared, float root,
+                                      int warp, int lane)
 {
     using M = bf16_arithmetic;
     constexpr int KT = DK / 16, T = KT / WARPS;
 #pragma unroll 1
     for (int p = 0; p < KT; p++) {
         const bool owner = warp == p / T;
-        const int mine = WARPS == 1 ? 0 : p % T;
+        const int mine = p % T;
         if (owner) {
             float column[16];
 #pragma unroll
             for (int m = 0; m < T; m++)
-                if (m == mine) factor_store(shared.G[warp], A[m][0], lane);
+                if (m == mine) {
+                    float c[2][4];
+#pragma unroll
+                    for (int i = 0; i < 8; i++) c[i / 4][i % 4] = A[m][0][i / 4][i % 4] * (root * root);
+                    factor_store(shared.G[warp], c, lane);
+                }
             __syncwarp();
             factor_columns<1>(column, shared.G + warp, shared.unit, lane);
             factor_invert(column);
+#pragma unroll
+            for (int i = 0; i < 16; i++) column[i] *= root;
             factor_keep_split(shared.factor[0], shared.factor[1], column, lane);
         }
         segment_barrier<WARPS>();
@@ -161,24 +162,17 @@ __device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &A, penalty_shared<
                 mma_t<M>(w, z, Lh);
                 high[m] = pack_tile<M>(w[0], w[1]), low[m] = pack_rest<M>(w[0], w[1], high[m]);
             }
-            if constexpr (WARPS > 1) { /* by its place among the column tiles now */
-                const int place = (warp * T + m - p + KT) % KT;
-                shared.exchange[0][place][lane] = high[m], shared.exchange[1][place][lane] = low[m];
-            }
+            const int place = (warp * T + m - p + KT) % KT; /* among the column tiles now */
+            shared.exchange[0][place][lane] = high[m], shared.exchange[1][place][lane] = low[m];
 #pragma unroll
             for (int n = 0; n < KT; n++)
 #pragma unroll
                 for (int i = 0; i < 8; i++) A[m][n][i / 4][i % 4] = n == 0 || pivots ? 0.0f : A[m][n][i / 4][i % 4];
         }
-        if (WARPS > 1) __syncthreads();
+        __syncthreads();
 #pragma unroll
         for (int n = 0; n < KT; n++) {
-            frag right, rest;
-            if constexpr (WARPS > 1)
-                right = shared.exchange[0][n][lane], rest = shared.exchange[1][n][lane];
-            else
-                right = high[n], rest = low[n];
-            right = negate(right), rest = negate(rest);
+            const frag right = negate(shared.exchange[0][n][lane]), rest = negate(shared.exchange[1][n][lane]);
 #pragma unroll
             for (int m = 0; m < T; m++) {
                 mma_t<M>(A[m][n], low[m], right);
@@ -187,7 +181,6 @@ __device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &A, penalty_shared<
             }
         }
         rotate<DK, WARPS>(A);
-        if constexpr (WARPS == 1) rotate_rows<DK>(A);
     }
 }
 
@@ -246,9 +239,7 @@ __device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<
 #pragma unroll 1
     for (int step = 0; step < steps; step++) {
         const auto &U = shared.input[step % form::stages][0], &K = shared.input[step % form::stages][1];
-        if (WARPS == 1) copy_wait<form::stages - 2>();
-        if (WARPS == 1) __syncwarp();
-        const bool owner = WARPS == 1 || warp == step % WARPS;
+        const bool owner = warp == step % WARPS;
         frag packed[form::together ? 1 : T][KT], Z[T];
         float x[T][2][4] = {}, z[T][2][4] = {};
 #pragma unroll
@@ -286,18 +277,16 @@ __device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<
             mma_t<M>(P, K[first + m][lane], Z[m]);
         }
         factor_store(shared.G[warp], G, lane);
-        if constexpr (WARPS > 1)
 #pragma unroll
-            for (int h = 0; h < 2; h++) shared.P[warp][h][lane] = make_float4(P[h][0], P[h][1], P[h][2], P[h][3]);
+        for (int h = 0; h < 2; h++) shared.P[warp][h][lane] = make_float4(P[h][0], P[h][1], P[h][2], P[h][3]);
         frag W[T];
 #pragma unroll
         for (int m = 0; m < T; m++) {
             W[m] = transpose(Z[m]);
-            if constexpr (WARPS > 1 && form::all_W) shared.exchange[step % 2][first + m][lane] = W[m];
+            if constexpr (form::all_W) shared.exchange[step % 2][first + m][lane] = W[m];
         }
         segment_barrier<WARPS>();
-        if (WARPS > 1 && step > 0)
-            write_directions<DK, WARPS>(waiting, shared, out + (int64_t)(step - 1) * KT * 32, lane);
+        if (step > 0) write_directions<DK, WARPS>(waiting, shared, out + (int64_t)(step - 1) * KT * 32, lane);
         fetch<DK, WARPS>(shared, a, at, step + form::stages - 1, steps, warp, lane);
         if (owner) {
             float column[16];
@@ -307,42 +296,36 @@ __device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<
         } else if (!form::together) {
             key_product();
         }
-        frag KZ;
-        if constexpr (WARPS > 1) {
-            if (warp == (step + 1) % WARPS) {
-                float sum[2][4] = {};
+        if (warp == (step + 1) % WARPS) {
+            float sum[2][4] = {};
 #pragma unroll
-                for (int w = 0; w < WARPS; w++)
+            for (int w = 0; w < WARPS; w++)
 #pragma unroll
-                    for (int h = 0; h < 2; h++) {
-                        const float4 part = shared.P[w][h][lane];
-                        sum[h][0] += part.x, sum[h][1] += part.y, sum[h][2] += part.z, sum[h][3] += part.w;
-                    }
-                shared.KZ[lane] = pack_tile<M>(sum[0], sum[1]);
-            }
-            copy_wait<form::stages - 2>();
-            __syncthreads();
-            KZ = shared.KZ[lane];
-        } else {
-            __syncwarp();
-            KZ = pack_tile<M>(P[0], P[1]);
+                for (int h = 0; h < 2; h++) {
+                    const float4 part = shared.P[w][h][lane];
+                    sum[h][0] += part.x, sum[h][1] += part.y, sum[h][2] += part.z, sum[h][3] += part.w;
+                }
+            shared.KZ[lane] = pack_tile<M>(sum[0], sum[1]);
         }
+        copy_wait<form::stages - 2>();
+        __syncthreads();
+        const frag KZ = shared.KZ[lane];
         const frag L = load_tile_transposed(shared.factor[0], FACTOR_PITCH, lane);
 #pragma unroll
         for (int m = 0; m < T; m++) {
             float w[2][4] = {};
             mma_t<M>(w, W[m], L);
             W[m] = pack_tile<M>(w[0], w[1]);
-            if constexpr (WARPS > 1 && !form::all_W) shared.exchange[0][first + m][lane] = W[m];
+            if constexpr (!form::all_W) shared.exchange[0][first + m][lane] = W[m];
         }
-        if (WARPS > 1 && !form::all_W) __syncthreads();
+        if (!form::all_W) __syncthreads();
         if (owner && !form::together) key_product();
 #pragma unroll
         for (int n = 0; n < KT; n++) {
             frag right;
             if (n < T) {
                 right = W[n];
-            } else if constexpr (WARPS > 1) {
+            } else {
                 right = shared.exchange[form::all_W ? step % 2 : 0][(first + n) % KT][lane];
                 if (form::all_W) {
                     float w[2][4] = {};
@@ -371,19 +354,174 @@ __device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<
             }
         }
         upper = group_sum(upper, 4), lower = group_sum(lower, 4);
-        if constexpr (WARPS == 1) {
-            write_unit(x, upper, lower, out + (int64_t)step * KT * 32);
-        } else {
-            if (t == 0) shared.squares[warp][g] = upper, shared.squares[warp][g + 8] = lower;
+        if (t == 0) shared.squares[warp][g] = upper, shared.squares[warp][g + 8] = lower;
 #pragma unroll
-            for (int m = 0; m < T; m++)
+        for (int m = 0; m < T; m++)
 #pragma unroll
-                for (int i = 0; i < 8; i++) waiting[m][i / 4][i % 4] = x[m][i / 4][i % 4];
-        }
+            for (int i = 0; i < 8; i++) waiting[m][i / 4][i % 4] = x[m][i / 4][i % 4];
     }
-    if (WARPS > 1) {
-        __syncthreads();
-        write_directions<DK, WARPS>(waiting, shared, out + (int64_t)(steps - 1) * KT * 32, lane);
+    __syncthreads();
+    write_directions<DK, WARPS>(waiting, shared, out + (int64_t)(steps - 1) * KT * 32, lane);
+}
+
+/* sigma, a power of four that brings A sigma, with so large a diagonal, to 1. */
+__device__ __forceinline__ float power_of_four(float diagonal)
+{
+    int exponent = diagonal > 0 ? ilogbf(diagonal) + 1 : 0;
+    exponent += exponent & 1;
+    exponent = exponent < -40 ? -40 : exponent > 30 ? 30 : exponent;
+    return exp2f((float)-exponent);
+}
+
+/* A lone warp's segment: sweeps of 16 pivots while step < 0, then sixteens of tokens, as in sweep and recur. Both are
+ * one loop because both factor, and a factor's instructions take as long to fetch the first time as they take to run. A
+ * tile of A goes one up and one to the left in a sweep as the result of its product, which costs no moves. */
+template <int DK>
+__device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shared<DK, 1> &shared, const arguments &a,
+                                             int64_t at, int steps, float root, int lane)
+{
+    using form = penalty_shape<DK, 1>;
+    using S = bf16_arithmetic;
+    using M = f16_arithmetic;
+    constexpr int KT = form::KT;
+    const int g = lane / 4, t = lane % 4;
+    frag *out = a.X + at * sizes<DK>::tiles + lane;
+    float sigma = 1;
+#pragma unroll 1
+    for (int step = -KT; step < steps; step++) {
+        const auto &U = shared.input[(step + KT * form::stages) % form::stages][0],
+                   &K = shared.input[(step + KT * form::stages) % form::stages][1];
+        float c[2][4], x[KT][2][4], column[16];
+        frag W[KT], KZ;
+        if (step < 0) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) c[i / 4][i % 4] = A[0][0][i / 4][i % 4] * (root * root);
+        } else {
+            if (step == 0) { /* A sigma, with sigma a power of four that brings the diagonal to 1 */
+                float diagonal = 0;
+#pragma unroll
+                for (int m = 0; m < KT; m++) {
+                    const float upper = g % 2 ? A[m][m][0][1] : A[m][m][0][0],
+                                lower = g % 2 ? A[m][m][1][3] : A[m][m][1][2];
+                    if (g / 2 == t) diagonal = fmaxf(diagonal, fmaxf(fabsf(upper), fabsf(lower)));
+                }
+                sigma = power_of_four(warp_top(diagonal));
+                scale_all<DK, 1>(A, -sigma);
+            }
+            copy_wait<form::stages - 2>();
+            __syncwarp();
+            float z[KT][2][4] = {}, P[2][4] = {};
+#pragma unroll
+            for (int m = 0; m < KT; m++)
+#pragma unroll
+                for (int i = 0; i < 8; i++) x[m][i / 4][i % 4] = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++) c[i / 4][i % 4] = 0;
+#pragma unroll
+            for (int k = 0; k < KT; k++) {
+                const frag u = U[k][lane], key = K[k][lane];
+#pragma unroll
+                for (int m = 0; m < KT; m++) {
+                    const frag p = pack_tile<M>(A[m][k][0], A[m][k][1]);
+                    mma_t<M>(z[m], u, p);
+                    mma_t<M>(x[m], key, p);
+                }
+            }
+            if (g / 2 == t) {
+                if (g % 2)
+                    c[0][1] = c[1][3] = sigma;
+                else
+                    c[0][0] = c[1][2] = sigma;
+            }
+#pragma unroll
+            for (int m = 0; m < KT; m++) {
+                const frag Z = pack_tile<M>(z[m][0], z[m][1]);
+                mma_t<M>(c, Z, U[m][lane]);
+                mma_t<M>(P, K[m][lane], Z);
+                W[m] = transpose(Z);
+            }
+            KZ = pack_tile<M>(P[0], P[1]);
+        }
+        factor_store(shared.G[0], c, lane);
+        __syncwarp();
+        if (step >= 0) fetch<DK, 1>(shared, a, at, step + form::stages - 1, steps, 0, lane);
+        factor_columns<1>(column, shared.G, shared.unit, lane);
+        factor_invert(column);
+        if (step < 0) {
+#pragma unroll
+            for (int i = 0; i < 16; i++) column[i] *= root;
+            factor_keep_split(shared.factor[0], shared.factor[1], column, lane);
+            __syncwarp();
+            const frag Lh = load_tile_transposed(shared.factor[0], FACTOR_PITCH, lane),
+                       Ll = load_tile_transposed(shared.factor[1], FACTOR_PITCH, lane);
+            frag high[KT], low[KT], right[KT], rest[KT];
+            high[0] = negate(load_tile(shared.factor[0], FACTOR_PITCH, lane));
+            low[0] = negate(load_tile(shared.factor[1], FACTOR_PITCH, lane));
+#pragma unroll
+            for (int m = 1; m < KT; m++) {
+                float w[2][4] = {};
+                const frag z = pack_tile<S>(A[m][0][0], A[m][0][1]), left = pack_rest<S>(A[m][0][0], A[m][0][1], z);
+                mma_t<S>(w, left, Lh);
+                mma_t<S>(w, z, Ll);
+                mma_t<S>(w, z, Lh);
+                high[m] = pack_tile<S>(w[0], w[1]), low[m] = pack_rest<S>(w[0], w[1], high[m]);
+            }
+#pragma unroll
+            for (int m = 0; m < KT; m++) right[m] = negate(high[m]), rest[m] = negate(low[m]);
+            const float zero[4] = {};
+#pragma unroll
+            for (int m = 1; m <= KT; m++) /* to a place whose own tile has been read by then */
+#pragma unroll
+                for (int n = 1; n <= KT; n++)
+#pragma unroll
+                    for (int h = 0; h < 2; h++) {
+                        const bool kept = m < KT && n < KT; /* the pivots' rows and columns start from zero */
+                        float(&d)[4] = A[m - 1][n - 1][h];
+                        float e[4];
+                        const frag &r = right[n % KT], &s = rest[n % KT];
+                        if (kept)
+                            mma_to(S{}, e, A[m % KT][n % KT][h], low[m % KT].x, r.x[h], r.x[2 + h]);
+                        else
+                            mma_to(S{}, e, zero, low[m % KT].x, r.x[h], r.x[2 + h]);
+                        mma(S{}, e, high[m % KT].x, s.x[h], s.x[2 + h]);
+                        mma(S{}, e, high[m % KT].x, r.x[h], r.x[2 + h]);
+#pragma unroll
+                        for (int i = 0; i < 4; i++) d[i] = e[i];
+                    }
+        } else {
+            factor_keep(shared.factor[0], column, lane);
+            __syncwarp();
+            const frag L = load_tile_transposed(shared.factor[0], FACTOR_PITCH, lane);
+#pragma unroll
+            for (int m = 0; m < KT; m++) {
+                float w[2][4] = {};
+                mma_t<M>(w, W[m], L);
+                W[m] = pack_tile<M>(w[0], w[1]);
+            }
+#pragma unroll
+            for (int n = 0; n < KT; n++) {
+                const frag right = negate(W[n]);
+#pragma unroll
+                for (int m = 0; m < KT; m++) mma_t<M>(A[m][n], W[m], right);
+            }
+            float KW[2][4] = {}, upper = 0, lower = 0;
+            mma_t<M>(KW, KZ, L);
+            if (2 * t > g) KW[0][0] = KW[1][2] = 0; /* a later direction than the key's own token */
+            if (2 * t + 1 > g) KW[0][1] = KW[1][3] = 0;
+            KW[1][0] = KW[1][1] = 0;
+            const frag left = negate(pack_tile<M>(KW[0], KW[1]));
+#pragma unroll
+            for (int m = 0; m < KT; m++) {
+                mma_t<M>(x[m], left, W[m]);
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    upper = fmaf(x[m][h][0], x[m][h][0], fmaf(x[m][h][1], x[m][h][1], upper));
+                    lower = fmaf(x[m][h][2], x[m][h][2], fmaf(x[m][h][3], x[m][h][3], lower));
+                }
+            }
+            upper = group_sum(upper, 4), lower = group_sum(lower, 4);
+            write_unit(x, upper, lower, out + (int64_t)step * KT * 32);
+        }
     }
 }
 
@@ -429,12 +567,14 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads, penalty_sha
     load_rows<DK, WARPS>(A, M, shared, warp, lane);
 #pragma unroll 1
     for (int step = 0; step + 1 < form::stages; step++) fetch<DK, WARPS>(shared, a, at, step, steps, warp, lane);
-    const float mu = power_above(warp_top(top));
-    scale_all<DK, WARPS>(A, 1.0f / mu);
-    sweep<DK, WARPS>(A, shared, warp, lane);
+    const float root = root_below(warp_top(top));
+    if constexpr (WARPS == 1)
+        lone_segment<DK>(A, shared, a, at, steps, root, lane);
+    else
+        sweep<DK, WARPS>(A, shared, root, warp, lane);
     const int g = lane / 4, t = lane % 4;
     if (count == 0) {
-        const float back = first_bad(a, head) < a.T ? NAN : -(float)a.dk / mu;
+        const float back = first_bad(a, head) < a.T ? NAN : -(float)a.dk;
 #pragma unroll
         for (int m = 0; m < T; m++)
 #pragma unroll
@@ -446,30 +586,26 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads, penalty_sha
                 }
         return;
     }
-#pragma unroll 1
-    for (int i = 0; i < warp * T; i++) rotate<DK, WARPS>(A);
-    float diagonal = 0;
-#pragma unroll
-    for (int m = 0; m < T; m++) {
-        const float upper = g % 2 ? A[m][m][0][1] : A[m][m][0][0], lower = g % 2 ? A[m][m][1][3] : A[m][m][1][2];
-        if (g / 2 == t) diagonal = fmaxf(diagonal, fmaxf(fabsf(upper), fabsf(lower)));
-    }
-    diagonal = warp_top(diagonal);
     if constexpr (WARPS > 1) {
+#pragma unroll 1
+        for (int i = 0; i < warp * T; i++) rotate<DK, WARPS>(A);
+        float diagonal = 0;
+#pragma unroll
+        for (int m = 0; m < T; m++) {
+            const float upper = g % 2 ? A[m][m][0][1] : A[m][m][0][0], lower = g % 2 ? A[m][m][1][3] : A[m][m][1][2];
+            if (g / 2 == t) diagonal = fmaxf(diagonal, fmaxf(fabsf(upper), fabsf(lower)));
+        }
+        diagonal = warp_top(diagonal);
         if (lane == 0) shared.top[warp] = diagonal;
         copy_wait<form::stages - 2>(); /* the barrier makes the first tokens everyone's too */
         __syncthreads();
 #pragma unroll
         for (int w = 0; w < WARPS; w++) diagonal = fmaxf(diagonal, shared.top[w]);
+        /* A sigma, with sigma a power of four that brings the diagonal to 1 */
+        const float sigma = power_of_four(diagonal);
+        scale_all<DK, WARPS>(A, -sigma);
+        recur<DK, WARPS>(A, shared, a, at, steps, sigma, warp, lane);
     }
-    /* A sigma, with sigma a power of four that brings the diagonal to 1 */
-    diagonal /= mu;
-    int exponent = diagonal > 0 ? ilogbf(diagonal) + 1 : 0;
-    exponent += exponent & 1;
-    exponent = exponent < -40 ? -40 : exponent > 30 ? 30 : exponent;
-    const float sigma = exp2f((float)-exponent);
-    scale_all<DK, WARPS>(A, -sigma / mu);
-    recur<DK, WARPS>(A, shared, a, at, steps, sigma, warp, lane);
 }
 } /* namespace chunked */
 

@@ -239,21 +239,28 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
     }
 }
 
-/* values[0], values[step], ..: summed in order from `sum` on; KEEP: each becomes the sum before it. */
-template <bool KEEP> __device__ __forceinline__ float sum_along(float *values, int64_t count, int64_t step, float sum)
+/* values[0], values[STEP], ..: summed in order from `sum` on; KEEP: each becomes the sum before it. AHEAD loads are in
+ * flight at a time: few where there are few, as each one's instructions have to be fetched. */
+template <bool KEEP, int STEP, int AHEAD> __device__ __forceinline__ float sum_by(float *values, int count, float sum)
 {
-    constexpr int AHEAD = 32;
-    for (int64_t s = 0; s < count; s += AHEAD) {
+#pragma unroll 1
+    for (; count > 0; count -= AHEAD, values += AHEAD * STEP) {
         float x[AHEAD];
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++) x[j] = s + j < count ? __ldcg(values + (s + j) * step) : 0.0f;
+        for (int j = 0; j < AHEAD; j++) x[j] = j < count ? __ldcg(values + j * STEP) : 0.0f;
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
-            if (KEEP && s + j < count) values[(s + j) * step] = sum;
+            if (KEEP && j < count) values[j * STEP] = sum;
             sum += x[j];
         }
     }
     return sum;
+}
+template <bool KEEP, int STEP> __device__ __forceinline__ float sum_along(float *values, int count, float sum)
+{
+    if (count <= 4) return sum_by<KEEP, STEP, 4>(values, count, sum);
+    if (count <= 32) return sum_by<KEEP, STEP, 16>(values, count, sum);
+    return sum_by<KEEP, STEP, 32>(values, count, sum);
 }
 
 /* Is that element of M on the diagonal? */
@@ -282,7 +289,7 @@ template <int DK> __device__ __forceinline__ void prefix_n(const arguments &a, i
     const int64_t each = (a.chunks + PREFIX_SLICES - 1) / PREFIX_SLICES, from = slice * each, left = a.chunks - from,
                   count = left < each ? left : each;
     float *n = a.n + (head * a.stride + from) * DK + c + lane, *carry = a.n_carry + head * DK + c + lane;
-    slices[slice][lane] = sum_along<false>(n, count, DK, 0.0f);
+    slices[slice][lane] = sum_along<false, DK>(n, (int)count, 0.0f);
     float sum = 0;
     if (!a.first)
         sum = *carry;
@@ -290,7 +297,7 @@ template <int DK> __device__ __forceinline__ void prefix_n(const arguments &a, i
         sum = a.n_in[head * a.dk + c + lane];
     __syncthreads();
     for (int i = 0; i < slice; i++) sum += slices[i][lane];
-    sum = sum_along<true>(n, count, DK, sum);
+    sum = sum_along<true, DK>(n, (int)count, sum);
     if (slice == PREFIX_SLICES - 1) *carry = sum;
 }
 
@@ -301,12 +308,13 @@ __global__ void __launch_bounds__(PREFIX_THREADS) prefix(const __grid_constant__
     const int64_t head = blockIdx.x / EACH;
     const int block = (int)(blockIdx.x % EACH);
     grid_wait();
+    grid_release(a.early);
     if (block < M) {
         const int e = block * PREFIX_THREADS + (int)threadIdx.x;
         float *carry = (float *)(a.M_carry + head * sizes<DK>::matrix) + e;
         const float before = !a.first || a.resume ? *carry : on_diagonal<DK>(e) ? a.diagonal : 0.0f;
-        *carry = sum_along<true>((float *)(a.M + head * a.segments * sizes<DK>::matrix) + e, a.segments,
-                                 4 * sizes<DK>::matrix, before);
+        *carry = sum_along<true, 4 * (int)sizes<DK>::matrix>((float *)(a.M + head * a.segments * sizes<DK>::matrix) + e,
+                                                             (int)a.segments, before);
         return;
     }
     prefix_n<DK>(a, head, 32 * (block - M));
@@ -316,21 +324,23 @@ __global__ void __launch_bounds__(PREFIX_THREADS) prefix(const __grid_constant__
         const int row = a.bad_row[head * a.stride + c];
         const int64_t token = a.first_token + c * C + row;
         bad = row < C && token < bad ? token : bad;
+        a.ready[head * (a.stride + 1) + c + 1] = 0;
     }
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
         const int64_t other = __shfl_xor_sync(FULL_WARP, bad, offset);
         bad = other < bad ? other : bad;
     }
-    if (threadIdx.x == 0) a.bad[head] = (unsigned long long)bad;
+    if (threadIdx.x == 0) a.bad[head] = (unsigned long long)bad, a.ready[head * (a.stride + 1)] = 0;
 }
 
-/* No token is bad yet: where there is no prefix to say so. */
-static __global__ void clear_bad(const __grid_constant__ arguments a)
+/* No token is bad yet, no chunk ready: where there is no prefix to say so. */
+static __global__ void clear_flags(const __grid_constant__ arguments a)
 {
-    const int64_t head = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     grid_wait();
-    if (head < a.heads) a.bad[head] = INT64_MAX;
+    if (i < a.heads * (a.stride + 1)) a.ready[i] = 0;
+    if (i < a.heads && a.first) a.bad[i] = INT64_MAX;
 }
 
 constexpr int INVERT_THREADS = 1024;

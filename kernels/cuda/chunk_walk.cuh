@@ -1,219 +1,297 @@
-/* walk of the chunkwise forms (chunk.cuh): S' = S - S D + B along the chunks, with O = O_loc + Qeff S^T.
+/* walk of the chunkwise forms (chunk.cuh): S' = S - S D + B along the chunks, beside the blocks that make the maps.
  *
- * A block holds 8 NV rows of S of one head. NV warps advance the state, eight rows each, and hand the state before
- * every chunk to SETS x CT warps that make the outputs, each set of them every SETS-th chunk, a token tile a warp; one
- * thread brings the maps by bulk copies, several chunks ahead. Nothing but barriers in shared memory orders them. The
- * chain of a step is what counts: everything that does not need the state is loaded before it. */
+ * A block walks 64 rows of S of one head: four warps, sixteen rows each, S as the accumulators of its own update,
+ * packed as the left operand; D is the right one, by wgmma out of shared memory (mma on older devices). Each state goes
+ * to memory, where the chunk's block waits for it. D and B come by bulk copies as they get ready. While a chunk's
+ * products run, its state is written and the next chunk's B loaded.
+ *
+ * Who waits for whom: a chunk's block makes D and B of nothing but its inputs, sets ready, and only then waits for its
+ * state; blocks of lower numbers are let in first, a head's walk before its chunks and chunks in order. So the lowest
+ * block that is not done always can go on, if not all places are taken by walks: chunk_host.cuh bounds them.
+ *
+ * A state in memory needs no flag: its words are UNWRITTEN before (the block of the chunk before writes that, and then
+ * sets ready), and no bfloat16 pair that rounding makes is. */
 #ifndef VLA_CUDA_CHUNK_WALK_CUH
 #define VLA_CUDA_CHUNK_WALK_CUH
 #include "kernels/cuda/async.cuh"
-#include "kernels/cuda/chunk_penalty.cuh"
+#include "kernels/cuda/chunk.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(VLA_WALK_MMA)
+#define VLA_WGMMA 1
+#else
+#define VLA_WGMMA 0
+#endif
 
 namespace chunked
 {
-template <int DK, int NV> struct walk_stage { /* the maps of a chunk */
-    frag D[DK / 16][DK / 16][32], Q[CT][DK / 16][32];
-    struct {
-        frag B[DK / 16][32], O[CT][32];
-    } strip[NV / 2];
-    uint2 state[NV / 2][DK / 16][32][2]; /* S^T before the chunk as right operands, pairs of column groups together */
+constexpr uint32_t UNWRITTEN = 0xffffffffu;
+
+constexpr int WALKERS = 4; /* warps */
+
+/* Rings. At dk = 128 one of units of 16 KB, three a chunk: B, then D for 64 of k each. At 64 memory is scarce: four of
+ * D and two of B, which leaves early, 8 KB each; full counts a chunk, and B's empty are the last two. */
+template <int DK> struct walk_shared {
+    static constexpr int UNITS = DK == 64 ? 1 : 3, STAGES = DK == 64 ? 4 : 7, EARLY = DK == 64 ? 2 : 0;
+    static constexpr uint32_t BYTES = DK * 128;
+    unsigned char stage[STAGES + EARLY][BYTES];
+    uint64_t full[STAGES], empty[STAGES + EARLY];
+    static constexpr uint32_t FULL = (STAGES + EARLY) * BYTES, EMPTY = FULL + 8 * STAGES; /* where they are */
 };
 
-template <int DK, int NV> struct walk_shape {
-    static constexpr int KT = DK / 16, sets = 2, threads = 32 * (NV + sets * CT + 1);
-    static constexpr int fit = (int)(220 * 1024 / sizeof(walk_stage<DK, NV>)), stages = fit < 8 ? fit : 8;
-};
-
-template <int DK, int NV> struct walk_shared {
-    static constexpr int STAGES = walk_shape<DK, NV>::stages;
-    walk_stage<DK, NV> stage[STAGES];
-    uint64_t full[STAGES], ready[STAGES], empty[STAGES]; /* maps are here; the state is; all have left */
-};
-
-/* Where a role is in the ring of stages. */
+/* Where a role is in the ring. */
 template <int STAGES> struct ring_place {
     int stage = 0, parity = 0;
-    __device__ __forceinline__ void advance(int by)
+    __device__ __forceinline__ void advance()
     {
-        stage += by;
-        if (stage >= STAGES) stage -= STAGES, parity ^= 1;
+        if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 };
 
-template <int DK, int NV>
-__device__ __forceinline__ void bring_maps(walk_shared<DK, NV> &s, const arguments &a, int64_t at, int pair, int lane)
-{
-    constexpr int STAGES = walk_shape<DK, NV>::stages;
-    constexpr uint32_t MAPS = sizeof s.stage[0].D + sizeof s.stage[0].Q, STRIPS = sizeof s.stage[0].strip;
-    const int64_t strips = a.dvp / 16 * sizes<DK>::strip;
-    const frag *maps = a.maps + at * sizes<DK>::record, *columns = a.columns + at * strips + pair * sizes<DK>::strip;
-    ring_place<STAGES> place;
-    for (int c = 0; c < (int)a.chunks; c++) {
-        walk_stage<DK, NV> &to = s.stage[place.stage];
-        if (c >= STAGES) barrier_wait(&s.empty[place.stage], place.parity ^ 1);
-        const warp_copy copies = {&s.full[place.stage], lane};
-        copies.expect(MAPS + STRIPS);
-        copies.copy(&to.D, maps, MAPS);
-        copies.copy(&to.strip, columns, STRIPS);
-        copies.done();
-        maps += sizes<DK>::record, columns += strips;
-        place.advance(1);
-    }
-}
-
 /* This warp is done with it. */
-__device__ __forceinline__ void arrive(uint64_t *barrier, int lane)
+__device__ __forceinline__ void arrive(uint32_t barrier, int lane)
 {
     __syncwarp();
     if (lane == 0) barrier_arrive(barrier);
 }
 
-template <int DK, int NV>
-__device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<DK, NV> &s, int chunks, int v, int lane)
-{
-    using M = bf16_arithmetic;
-    constexpr int KT = DK / 16, EARLY = DK == 64 ? KT : 2; /* columns of D loaded before the state is there */
-    const frag unit = unit_tile<M>(lane);
-    ring_place<walk_shape<DK, NV>::stages> place;
-    for (int c = 0; c < chunks; c++) {
-        walk_stage<DK, NV> &in = s.stage[place.stage];
-        barrier_wait(&s.full[place.stage], place.parity);
-        uint2 B[KT], right[KT];
-        frag D[EARLY][KT];
-#pragma unroll
-        for (int m = 0; m < KT; m++) B[m] = ((const uint2 *)&in.strip[v / 2].B[m][lane])[v % 2];
-#pragma unroll
-        for (int k = 0; k < EARLY; k++)
-#pragma unroll
-            for (int m = 0; m < KT; m++) D[k][m] = in.D[m][k][lane];
-#pragma unroll
-        for (int m = 0; m < KT; m++)
-            right[m] = make_uint2(transpose8(pack(M{}, S[m][0], S[m][1])), transpose8(pack(M{}, S[m][2], S[m][3])));
-#pragma unroll
-        for (int m = 0; m < KT; m++) mma(M{}, S[m], unit.x, B[m].x, B[m].y);
-#pragma unroll
-        for (int m = 0; m < KT; m++) in.state[v / 2][m][lane][v % 2] = right[m];
-        arrive(&s.ready[place.stage], lane);
-#pragma unroll
-        for (int k = 0; k < KT; k++)
-#pragma unroll
-            for (int m = 0; m < KT; m++) {
-                if (k < EARLY)
-                    mma(M{}, S[m], D[k < EARLY ? k : 0][m].x, right[k].x, right[k].y);
-                else
-                    mma(M{}, S[m], in.D[m][k][lane].x, right[k].x, right[k].y);
-            }
-        arrive(&s.empty[place.stage], lane);
-        place.advance(1);
-    }
-}
+/* What has been asked for of a head's maps: the next unit, and how many chunks are known to be ready. By a whole warp.
+ */
+template <int DK> struct bringer {
+    using shared = walk_shared<DK>;
+    int asked = 0, chunk = 0, unit = 0, known = 0, chunks, lane;
+    ring_place<shared::STAGES> place;
+    uint32_t base, rows_bytes;
+    int64_t record;             /* bytes of a chunk */
+    const unsigned char *D, *B; /* of the chunk */
+    const int *ready;
 
-/* Token tile m of all the block's columns. Of sixteen columns, a lane's four results in a row are neighbours. */
-template <int DK, int NV>
-__device__ __forceinline__ void walk_outputs(walk_shared<DK, NV> &s, const arguments &a, int64_t head, int64_t bad,
-                                             int set, int m, int column, int lane)
-{
-    using M = bf16_arithmetic;
-    constexpr int KT = DK / 16, SETS = walk_shape<DK, NV>::sets;
-    const int g = lane / 4, t = lane % 4;
-    const frag unit = unit_tile<M>(lane);
-    const bool bf16 = a.dtype == VLA_BF16;
-    const int64_t end = bad < a.T ? bad : a.T;
-    int64_t row0 = a.first_token + set * C + 16 * m;
-    uint16_t *to = (uint16_t *)a.o + (head * a.T + row0 + g) * a.dv + 8 * column + 4 * t;
-    ring_place<walk_shape<DK, NV>::stages> place;
-    place.advance(set);
-    for (int c = set; c < (int)a.chunks; c += SETS, row0 += SETS * C, to += SETS * C * a.dv) {
-        walk_stage<DK, NV> &in = s.stage[place.stage];
-        float o[NV][4] = {};
-        frag Q[KT];
-        barrier_wait(&s.full[place.stage], place.parity);
-#pragma unroll
-        for (int p = 0; p < NV / 2; p++) {
-            const frag x = in.strip[p].O[m][lane];
-            mma(M{}, o[2 * p], unit.x, x.x[0], x.x[1]);
-            mma(M{}, o[2 * p + 1], unit.x, x.x[2], x.x[3]);
-        }
-#pragma unroll
-        for (int k = 0; k < KT; k++) Q[k] = in.Q[m][k][lane];
-        barrier_wait(&s.ready[place.stage], place.parity);
-#pragma unroll
-        for (int k = 0; k < KT; k++)
-#pragma unroll
-            for (int p = 0; p < NV / 2; p++) {
-                const uint4 x = *(const uint4 *)in.state[p][k][lane];
-                mma(M{}, o[2 * p], Q[k].x, x.x, x.y);
-                mma(M{}, o[2 * p + 1], Q[k].x, x.z, x.w);
-            }
-        arrive(&s.empty[place.stage], lane);
-        place.advance(SETS);
-        if (end - row0 >= 16 && a.dv % 4 == 0) { /* 64-bit tests and narrow stores stay out of the usual path */
-#pragma unroll
-            for (int p = 0; p < NV / 2; p++) {
-                if (8 * column + 16 * p + 4 * t >= a.dv) continue;
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const float *x = o[2 * p] + 2 * h, *y = o[2 * p + 1] + 2 * h;
-                    *(uint2 *)(to + 16 * p + 8 * h * a.dv) =
-                        bf16 ? make_uint2(pack(M{}, x[0], x[1]), pack(M{}, y[0], y[1]))
-                             : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1]));
+    __device__ __forceinline__ bringer(const arguments &a, uint32_t to, int64_t head, int rows, int lane_)
+    {
+        lane = lane_, base = to, chunks = (int)a.chunks;
+        rows_bytes = (uint32_t)(a.dvp - 64 * rows < 64 ? a.dvp - 64 * rows : 64) * (DK * 2);
+        record = (sizes<DK>::square + a.walks * 4 * sizes<DK>::strip) * (int64_t)sizeof(frag);
+        D = (const unsigned char *)a.maps + head * a.stride * record;
+        B = D + sizes<DK>::square * (int64_t)sizeof(frag) + rows * (64 * DK * 2);
+        ready = a.ready + head * (a.stride + 1) + 1 + lane;
+    }
+
+    /* Up to unit `limit`, as far as is ready; waits until `must` is. */
+    __device__ __forceinline__ void bring(int limit, int must)
+    {
+        while (asked <= limit && chunk < chunks) {
+            if (chunk >= known) {
+                const bool is = known + lane < chunks && load_acquire(ready + known) != 0;
+                const unsigned mask = __ballot_sync(FULL_WARP, is);
+                known += mask == FULL_WARP ? 32 : __ffs((int)~mask) - 1;
+                if (chunk >= known) {
+                    if (asked > must) return;
+                    __nanosleep(20);
+                    continue;
                 }
+                fence_copies();
             }
-        } else {
-#pragma unroll
-            for (int v = 0; v < NV; v++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const int64_t row = row0 + g + 8 * (i / 2);
-                    const int x = 8 * column + 16 * (v / 2) + 4 * t + 2 * (v % 2) + i % 2;
-                    if (row < a.T && x < a.dv)
-                        store_element(a.o, a.dtype, (head * a.T + row) * a.dv + x, row >= bad ? NAN : o[v][i]);
+            const uint32_t stage = (uint32_t)place.stage, to = base + stage * shared::BYTES,
+                           early = (uint32_t)asked % 2;
+            if (asked >= shared::STAGES) barrier_wait(base + shared::EMPTY + 8 * stage, place.parity ^ 1);
+            if (DK == 64 && asked >= 2)
+                barrier_wait(base + shared::EMPTY + 8 * (shared::STAGES + early), asked / 2 % 2 ^ 1);
+            if (lane < warp_copy::lanes) {
+                const warp_copy copies = {base + shared::FULL + 8 * stage, lane};
+                if (DK == 64) {
+                    copies.expect(shared::BYTES + rows_bytes);
+                    copies.copy(base + (shared::STAGES + early) * shared::BYTES, B, rows_bytes);
+                    copies.copy(to, D, shared::BYTES);
+                } else {
+                    const uint32_t bytes = unit == 0 ? rows_bytes : shared::BYTES;
+                    copies.expect(bytes);
+                    copies.copy(to, unit == 0 ? B : D + (uint32_t)(unit - 1) * shared::BYTES, bytes);
                 }
+                copies.done();
+            }
+            __syncwarp();
+            place.advance();
+            asked++;
+            if (++unit == shared::UNITS) unit = 0, chunk++, D += record, B += record;
         }
     }
+};
+
+#if VLA_WGMMA
+__device__ __forceinline__ void products_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void products_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void products_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+/* Blocks of 8 x 8 without swizzle, rows along k: neighbours along k are DK/8 blocks apart, along n one. */
+template <int DK> __device__ __forceinline__ uint64_t block_descriptor(uint32_t address)
+{
+    return (uint64_t)(address >> 4 & 0x3fffu) | (uint64_t)(DK) << 16 | (uint64_t)8 << 32;
+}
+#define VLA_F4(m, h) "+f"(S[m][h][0]), "+f"(S[m][h][1]), "+f"(S[m][h][2]), "+f"(S[m][h][3])
+#define VLA_F8(m) VLA_F4(m, 0), VLA_F4(m, 1)
+__device__ __forceinline__ void product_async(float (&S)[4][2][4], const frag &x, uint64_t D)
+{
+    asm volatile("{ .reg .pred p;\nsetp.eq.b32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
+                 "%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, p, 1, 1, 1; }"
+                 : VLA_F8(0), VLA_F8(1), VLA_F8(2), VLA_F8(3)
+                 : "r"(x.x[0]), "r"(x.x[1]), "r"(x.x[2]), "r"(x.x[3]), "l"(D));
+}
+__device__ __forceinline__ void product_async(float (&S)[8][2][4], const frag &x, uint64_t D)
+{
+    asm volatile("{ .reg .pred p;\nsetp.eq.b32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
+                 "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"
+                 "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, p, 1, 1, 1; }"
+                 : VLA_F8(0), VLA_F8(1), VLA_F8(2), VLA_F8(3), VLA_F8(4), VLA_F8(5), VLA_F8(6), VLA_F8(7)
+                 : "r"(x.x[0]), "r"(x.x[1]), "r"(x.x[2]), "r"(x.x[3]), "l"(D));
+}
+#undef VLA_F8
+#undef VLA_F4
+#else
+__device__ __forceinline__ void products_begin()
+{
+}
+__device__ __forceinline__ void products_commit()
+{
+}
+__device__ __forceinline__ void products_wait()
+{
+}
+#endif
+
+/* S += X (-D) for 64 of k, D's blocks at `address`. */
+template <int DK>
+__device__ __forceinline__ void add_product(float (&S)[DK / 16][2][4], const frag *X, uint32_t address, int lane)
+{
+#if VLA_WGMMA
+#pragma unroll
+    for (int k = 0; k < 4; k++) product_async(S, X[k], block_descriptor<DK>(address + k * (DK * 32)));
+#else
+    const uint32_t own = address + (uint32_t)(lane / 8 % 2 * (DK * 16) + lane / 16 * 128 + lane % 8 * 16);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int m = 0; m < DK / 16; m++)
+            mma_r<bf16_arithmetic>(S[m], X[k], load_turned(own + k * (DK * 32) + m * 256));
+#endif
 }
 
-template <int DK, int NV>
-__global__ void __launch_bounds__(walk_shape<DK, NV>::threads, 1) walk(const __grid_constant__ arguments a)
+/* Sixteen rows of S by this warp, to where map expects them. */
+template <int DK> __device__ __forceinline__ void publish(frag *state, const frag (&X)[DK / 16])
 {
-    constexpr int KT = DK / 16, STAGES = walk_shape<DK, NV>::stages;
-    extern __shared__ __align__(16) unsigned char raw[];
-    walk_shared<DK, NV> &s = *(walk_shared<DK, NV> *)raw;
-    const int groups = a.dvp / (8 * NV), lane = (int)threadIdx.x % 32, warp = warp_number();
-    const int64_t head = blockIdx.x / groups;
-    const int column = (int)(blockIdx.x % groups) * NV; /* in eights */
-    if (threadIdx.x < STAGES) {
-        barrier_init(&s.full[threadIdx.x], warp_copy::arrivals);
-        barrier_init(&s.ready[threadIdx.x], NV);
-        barrier_init(&s.empty[threadIdx.x], NV + CT);
-    }
+#pragma unroll
+    for (int m = 0; m < DK / 16; m++)
+        store_relaxed(state + m * 32, make_uint4(X[m].x[0], X[m].x[2], X[m].x[1], X[m].x[3]));
+}
+
+/* 64 rows of S from row 64 `rows` on: of sixteen, place 8 h + 2 t + i is row 4 t + 2 h + i, as map has the columns of
+ * V. At dk = 128 a warp of its own asks for the maps, at 64 the block has none to spare. */
+template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int64_t head, int rows)
+{
+    using shared = walk_shared<DK>;
+    using M = bf16_arithmetic;
+    constexpr int KT = DK / 16, STAGES = shared::STAGES, DS = DK / 64;
+    constexpr bool OWN = DK == 128; /* a warp asks for the maps */
+    const int lane = (int)threadIdx.x % 32, warp = warp_number(), g = lane / 4, t = lane % 4;
+    const uint32_t base = shared_address(&s);
+    if (threadIdx.x < STAGES) barrier_init(base + shared::FULL + 8 * threadIdx.x, warp_copy::arrivals);
+    if (threadIdx.x < STAGES + shared::EARLY) barrier_init(base + shared::EMPTY + 8 * threadIdx.x, WALKERS);
     barriers_made();
     __syncthreads();
-    grid_wait();
-    if (warp < NV) {
-        const int64_t bad = first_bad(a, head);
-        const int v = warp, g = lane / 4, t = lane % 4, first = 8 * column + 16 * (v / 2) + 4 * t + 2 * (v % 2);
-        float S[KT][4], *from = a.S + (head * a.dv + first) * a.dk + g;
-        const auto in_S = [&](int m, int i) { return first + i % 2 < a.dv && 16 * m + g + 8 * (i / 2) < a.dk; };
+    const int chunks = (int)a.chunks;
+    bringer<DK> maps(a, base, head, rows, lane);
+    if (OWN && warp == WALKERS) maps.bring(chunks * shared::UNITS, chunks * shared::UNITS);
+    if (warp >= WALKERS) return;
+    const int first = 64 * rows + 16 * warp + 4 * (g / 2) + g % 2;
+    const bool any = 64 * rows + 16 * warp < a.dvp;
+    const auto in_S = [&](int m, int h, int i) {
+        return first + i / 2 * 2 < a.dv && 16 * m + 8 * h + 2 * t + i % 2 < a.dk;
+    };
+    float S[KT][2][4], *from = a.S + (head * a.dv + first) * a.dk + 2 * t;
 #pragma unroll
-        for (int m = 0; m < KT; m++)
+    for (int m = 0; m < KT; m++)
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                S[m][i] = in_S(m, i) && (!a.first || a.resume) ? from[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] : 0.0f;
-        if (a.n_end && column == 0)
-            for (int c = (int)threadIdx.x; c < a.dk; c += 32 * NV)
-                a.n_end[head * a.dk + c] = bad < a.T ? NAN : a.n_carry[head * DK + c];
-        walk_state<DK, NV>(S, s, (int)a.chunks, v, lane);
-#pragma unroll
-        for (int m = 0; m < KT; m++)
+        for (int h = 0; h < 2; h++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                if (in_S(m, i)) from[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] = bad < a.T ? NAN : S[m][i];
-    } else if (warp < walk_shape<DK, NV>::threads / 32 - 1) {
-        walk_outputs<DK, NV>(s, a, head, first_bad(a, head), (warp - NV) / CT, (warp - NV) % CT, column, lane);
-    } else if (lane < warp_copy::lanes) {
-        bring_maps<DK, NV>(s, a, head * a.stride, column / 2, lane);
+                S[m][h][i] =
+                    in_S(m, h, i) && (!a.first || a.resume) ? from[i / 2 * 2 * a.dk + 16 * m + 8 * h + i % 2] : 0.0f;
+    frag X[KT], B[OWN ? 1 : KT],
+        *state = a.states + (head * a.stride * (a.dvp / 16) + 4 * rows + warp) * sizes<DK>::strip + lane;
+    const int64_t next = a.dvp / 16 * sizes<DK>::strip;
+    const frag unit = right_order(unit_tile<M>(lane));
+#pragma unroll
+    for (int m = 0; m < KT; m++) X[m] = pack_tile<M>(S[m][0], S[m][1]);
+    if (any) publish<DK>(state, X);
+    named_barrier<32 * WALKERS>(1);
+    if (threadIdx.x == 0) add_release(a.ready + head * (a.stride + 1), 1); /* nobody was there to write UNWRITTEN */
+    ring_place<STAGES> place;
+    const uint32_t own = base + (uint32_t)((warp * (int)sizes<DK>::strip + lane) * (int)sizeof(frag));
+    const auto wait = [&]() { barrier_wait(base + shared::FULL + 8 * (uint32_t)place.stage, place.parity); };
+    const auto prepare = [&](int c) { /* B of chunk c, the place's, at dk = 64 */
+                                      const uint32_t early = (uint32_t)(STAGES + c % 2);
+                                      wait();
+#pragma unroll
+                                      for (int m = 0; m < KT; m++)
+                                          B[OWN ? 0 : m] = load_frag(own + early * shared::BYTES + m * 512);
+                                      arrive(base + shared::EMPTY + 8 * early, lane);
+    };
+    if (!OWN) {
+        if (warp == 0) maps.bring(0, 0);
+        prepare(0);
+        if (warp == 0) maps.bring(2, -1);
     }
+#pragma unroll 1
+    for (int c = 0; c < chunks; c++) {
+        uint32_t done[DS];
+        if (OWN) wait();
+        if (any)
+#pragma unroll
+            for (int m = 0; m < KT; m++)
+                mma_r<M>(S[m], OWN ? load_frag(own + (uint32_t)place.stage * shared::BYTES + m * 512) : B[OWN ? 0 : m],
+                         unit);
+        if (OWN) arrive(base + shared::EMPTY + 8 * (uint32_t)place.stage, lane), place.advance();
+        products_begin();
+#pragma unroll
+        for (int u = 0; u < DS; u++) {
+            if (OWN) wait();
+            add_product<DK>(S, X + 4 * u, base + (uint32_t)place.stage * shared::BYTES, lane);
+            done[u] = base + shared::EMPTY + 8 * (uint32_t)place.stage;
+            place.advance();
+        }
+        products_commit();
+        if (c > 0 && any) publish<DK>(state, X);
+        state += next;
+        if (!OWN && c + 1 < chunks) {
+            if (warp == 0) maps.bring(c + 1, c + 1);
+            prepare(c + 1);
+            if (warp == 0) maps.bring(c + 3, -1);
+        }
+        products_wait();
+#pragma unroll
+        for (int u = 0; u < DS; u++) arrive(done[u], lane);
+#pragma unroll
+        for (int m = 0; m < KT; m++) X[m] = pack_tile<M>(S[m][0], S[m][1]);
+    }
+    const int64_t bad = first_bad(a, head);
+#pragma unroll
+    for (int m = 0; m < KT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (in_S(m, h, i)) from[i / 2 * 2 * a.dk + 16 * m + 8 * h + i % 2] = bad < a.T ? NAN : S[m][h][i];
+    if (a.n_end && rows == 0)
+        for (int c = (int)threadIdx.x; c < a.dk; c += 32 * WALKERS)
+            a.n_end[head * a.dk + c] = bad < a.T ? NAN : a.n_carry[head * DK + c];
 }
 } /* namespace chunked */
 

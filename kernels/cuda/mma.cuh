@@ -56,6 +56,15 @@ __device__ __forceinline__ void mma(bf16_arithmetic, float (&c)[4], const uint32
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* d = c + a b: the result elsewhere than the accumulator. */
+__device__ __forceinline__ void mma_to(bf16_arithmetic, float (&d)[4], const float (&c)[4], const uint32_t (&a)[4],
+                                       uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
 /* c += a b^T for a 16 x 16 right side given as a frag of b. */
 template <typename M> __device__ __forceinline__ void mma_t(float (&c)[2][4], const frag &a, const frag &b)
 {
@@ -196,6 +205,40 @@ __device__ __forceinline__ void store_tile(__half *tile, int pitch, int lane, co
     *(uint32_t *)(tile + (g + 8) * pitch + 2 * t) = f.x[1];
     *(uint32_t *)(tile + g * pitch + 8 + 2 * t) = f.x[2];
     *(uint32_t *)(tile + (g + 8) * pitch + 8 + 2 * t) = f.x[3];
+}
+
+__device__ __forceinline__ frag load_frag(uint32_t address)
+{
+    frag f;
+    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
+                 : "r"(address)
+                 : "memory");
+    return f;
+}
+
+/* By address: a frag to the tile with plain_offset, to the tile of its transpose with turned_offset. */
+template <bool TURNED> __device__ __forceinline__ void store_frag(uint32_t address, const frag &f)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (TURNED)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(f.x[0]),
+                     "r"(f.x[1]), "r"(f.x[2]), "r"(f.x[3])
+                     : "memory");
+    else
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(f.x[0]),
+                     "r"(f.x[1]), "r"(f.x[2]), "r"(f.x[3])
+                     : "memory");
+#else /* lane l has the address of row l % 8 of matrix l / 8 */
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t row = __shfl_sync(FULL_WARP, address, 8 * i + (int)threadIdx.x % 32 / 4);
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(row + threadIdx.x % 4 * 4),
+                     "r"(TURNED ? transpose8(f.x[i]) : f.x[i])
+                     : "memory");
+    }
+    __syncwarp();
+#endif
 }
 
 /* 16 x 16 float32 scratch of one warp; the pitch keeps rows in different banks. */

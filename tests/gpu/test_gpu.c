@@ -138,6 +138,24 @@ static void check_nan(totals *all, const vla_kernel *k, vla_dtype dtype)
         }
 }
 
+/* Where the chunkwise forms on tensor cores walk beside the maps: chunks enough, ragged widths, splits, NaN. */
+static void check_beside(totals *all, const vla_kernel *k, vla_dtype dtype)
+{
+    if (k->form != VLA_CHUNK || (k->op != VLA_VLA && k->op != VLA_DELTA) || (dtype != VLA_BF16 && dtype != VLA_F16))
+        return;
+    gpu_case c = case_of(k, dtype, (shape){1, 16, 4130, 60, 40});
+    c.heads = 2, c.repeat = true;
+    check(all, &c, "beside");
+    c = case_of(k, dtype, (shape){1, 2, 2200, 100, 72});
+    c.repeat = true;
+    check(all, &c, "beside");
+    c.repeat = false;
+    for (c.split = 100; c.split < 2200; c.split += 2000) check(all, &c, "beside_split");
+    c.split = 0;
+    for (c.nan_tensor = 1; c.nan_tensor <= (k->op == VLA_VLA ? 4 : 3); c.nan_tensor++)
+        for (c.nan_token = 700; c.nan_token < 2200; c.nan_token += 1480) check(all, &c, "beside_nan");
+}
+
 /* A few tokens of many sequences, from a state and into one. */
 static void check_decode(totals *all, const vla_kernel *k, vla_dtype dtype)
 {
@@ -202,6 +220,7 @@ static void check_all(totals *all)
             check_shapes(all, k, (vla_dtype)dtype);
             check_options(all, k, (vla_dtype)dtype);
             check_nan(all, k, (vla_dtype)dtype);
+            check_beside(all, k, (vla_dtype)dtype);
             check_decode(all, k, (vla_dtype)dtype);
             check_large(all, k, (vla_dtype)dtype);
             check_far(all, k, (vla_dtype)dtype);

@@ -1,0 +1,212 @@
+/* The walk as a kernel of its own (chunk.cuh): S' = S - S D + B along the chunks, with O = O_loc + Qeff S^T.
+ *
+ * A block holds 8 NV rows of S of one head. NV warps advance the state, eight rows each, and hand the state before
+ * every chunk to SETS x CT warps that make the outputs, each set of them every SETS-th chunk, a token tile a warp; one
+ * thread brings the maps by bulk copies, several chunks ahead. Nothing but barriers in shared memory orders them. The
+ * chain of a step is what counts: everything that does not need the state is loaded before it. */
+#ifndef VLA_CUDA_CHUNK_APART_WALK_CUH
+#define VLA_CUDA_CHUNK_APART_WALK_CUH
+#include "kernels/cuda/chunk_apart_map.cuh"
+
+namespace chunked::apart
+{
+template <int DK, int NV> struct walk_stage { /* the maps of a chunk */
+    frag D[DK / 16][DK / 16][32], Q[CT][DK / 16][32];
+    struct {
+        frag B[DK / 16][32], O[CT][32];
+    } strip[NV / 2];
+    uint2 state[NV / 2][DK / 16][32][2]; /* S^T before the chunk as right operands, pairs of column groups together */
+};
+
+template <int DK, int NV> struct walk_shape {
+    static constexpr int KT = DK / 16, sets = 2, threads = 32 * (NV + sets * CT + 1);
+    static constexpr int fit = (int)(220 * 1024 / sizeof(walk_stage<DK, NV>)), stages = fit < 8 ? fit : 8;
+};
+
+template <int DK, int NV> struct walk_shared {
+    static constexpr int STAGES = walk_shape<DK, NV>::stages;
+    walk_stage<DK, NV> stage[STAGES];
+    uint64_t full[STAGES], ready[STAGES], empty[STAGES]; /* maps are here; the state is; all have left */
+};
+
+/* Places in the ring are advanced by several. */
+template <int STAGES> struct ring_place {
+    int stage = 0, parity = 0;
+    __device__ __forceinline__ void advance(int by)
+    {
+        stage += by;
+        if (stage >= STAGES) stage -= STAGES, parity ^= 1;
+    }
+};
+
+template <int DK, int NV>
+__device__ __forceinline__ void bring_maps(walk_shared<DK, NV> &s, const arguments &a, int64_t at, int pair, int lane)
+{
+    constexpr int STAGES = walk_shape<DK, NV>::stages;
+    constexpr uint32_t MAPS = sizeof s.stage[0].D + sizeof s.stage[0].Q, STRIPS = sizeof s.stage[0].strip;
+    const int64_t strips = a.dvp / 16 * strip_frags<DK>;
+    const frag *maps = a.maps + at * record_frags<DK>, *columns = a.columns + at * strips + pair * strip_frags<DK>;
+    ring_place<STAGES> place;
+    for (int c = 0; c < (int)a.chunks; c++) {
+        walk_stage<DK, NV> &to = s.stage[place.stage];
+        if (c >= STAGES) barrier_wait(shared_address(&s.empty[place.stage]), place.parity ^ 1);
+        const warp_copy copies = {shared_address(&s.full[place.stage]), lane};
+        copies.expect(MAPS + STRIPS);
+        copies.copy(shared_address(&to.D), maps, MAPS);
+        copies.copy(shared_address(&to.strip), columns, STRIPS);
+        copies.done();
+        maps += record_frags<DK>, columns += strips;
+        place.advance(1);
+    }
+}
+
+template <int DK, int NV>
+__device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<DK, NV> &s, int chunks, int v, int lane)
+{
+    using M = bf16_arithmetic;
+    constexpr int KT = DK / 16, EARLY = DK == 64 ? KT : 2; /* columns of D loaded before the state is there */
+    const frag unit = unit_tile<M>(lane);
+    ring_place<walk_shape<DK, NV>::stages> place;
+    for (int c = 0; c < chunks; c++) {
+        walk_stage<DK, NV> &in = s.stage[place.stage];
+        barrier_wait(shared_address(&s.full[place.stage]), place.parity);
+        uint2 B[KT], right[KT];
+        frag D[EARLY][KT];
+#pragma unroll
+        for (int m = 0; m < KT; m++) B[m] = ((const uint2 *)&in.strip[v / 2].B[m][lane])[v % 2];
+#pragma unroll
+        for (int k = 0; k < EARLY; k++)
+#pragma unroll
+            for (int m = 0; m < KT; m++) D[k][m] = in.D[m][k][lane];
+#pragma unroll
+        for (int m = 0; m < KT; m++)
+            right[m] = make_uint2(transpose8(pack(M{}, S[m][0], S[m][1])), transpose8(pack(M{}, S[m][2], S[m][3])));
+#pragma unroll
+        for (int m = 0; m < KT; m++) mma(M{}, S[m], unit.x, B[m].x, B[m].y);
+#pragma unroll
+        for (int m = 0; m < KT; m++) in.state[v / 2][m][lane][v % 2] = right[m];
+        arrive(shared_address(&s.ready[place.stage]), lane);
+#pragma unroll
+        for (int k = 0; k < KT; k++)
+#pragma unroll
+            for (int m = 0; m < KT; m++) {
+                if (k < EARLY)
+                    mma(M{}, S[m], D[k < EARLY ? k : 0][m].x, right[k].x, right[k].y);
+                else
+                    mma(M{}, S[m], in.D[m][k][lane].x, right[k].x, right[k].y);
+            }
+        arrive(shared_address(&s.empty[place.stage]), lane);
+        place.advance(1);
+    }
+}
+
+/* Token tile m of all the block's columns. Of sixteen columns, a lane's four results in a row are neighbours. */
+template <int DK, int NV>
+__device__ __forceinline__ void walk_outputs(walk_shared<DK, NV> &s, const arguments &a, int64_t head, int64_t bad,
+                                             int set, int m, int column, int lane)
+{
+    using M = bf16_arithmetic;
+    constexpr int KT = DK / 16, SETS = walk_shape<DK, NV>::sets;
+    const int g = lane / 4, t = lane % 4;
+    const frag unit = unit_tile<M>(lane);
+    const bool bf16 = a.dtype == VLA_BF16;
+    const int64_t end = bad < a.T ? bad : a.T;
+    int64_t row0 = a.first_token + set * C + 16 * m;
+    uint16_t *to = (uint16_t *)a.o + (head * a.T + row0 + g) * a.dv + 8 * column + 4 * t;
+    ring_place<walk_shape<DK, NV>::stages> place;
+    place.advance(set);
+    for (int c = set; c < (int)a.chunks; c += SETS, row0 += SETS * C, to += SETS * C * a.dv) {
+        walk_stage<DK, NV> &in = s.stage[place.stage];
+        float o[NV][4] = {};
+        frag Q[KT];
+        barrier_wait(shared_address(&s.full[place.stage]), place.parity);
+#pragma unroll
+        for (int p = 0; p < NV / 2; p++) {
+            const frag x = in.strip[p].O[m][lane];
+            mma(M{}, o[2 * p], unit.x, x.x[0], x.x[1]);
+            mma(M{}, o[2 * p + 1], unit.x, x.x[2], x.x[3]);
+        }
+#pragma unroll
+        for (int k = 0; k < KT; k++) Q[k] = in.Q[m][k][lane];
+        barrier_wait(shared_address(&s.ready[place.stage]), place.parity);
+#pragma unroll
+        for (int k = 0; k < KT; k++)
+#pragma unroll
+            for (int p = 0; p < NV / 2; p++) {
+                const uint4 x = *(const uint4 *)in.state[p][k][lane];
+                mma(M{}, o[2 * p], Q[k].x, x.x, x.y);
+                mma(M{}, o[2 * p + 1], Q[k].x, x.z, x.w);
+            }
+        arrive(shared_address(&s.empty[place.stage]), lane);
+        place.advance(SETS);
+        if (end - row0 >= 16 && a.dv % 4 == 0) { /* 64-bit tests and narrow stores stay out of the usual path */
+#pragma unroll
+            for (int p = 0; p < NV / 2; p++) {
+                if (8 * column + 16 * p + 4 * t >= a.dv) continue;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const float *x = o[2 * p] + 2 * h, *y = o[2 * p + 1] + 2 * h;
+                    *(uint2 *)(to + 16 * p + 8 * h * a.dv) =
+                        bf16 ? make_uint2(pack(M{}, x[0], x[1]), pack(M{}, y[0], y[1]))
+                             : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1]));
+                }
+            }
+        } else {
+#pragma unroll
+            for (int v = 0; v < NV; v++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int64_t row = row0 + g + 8 * (i / 2);
+                    const int x = 8 * column + 16 * (v / 2) + 4 * t + 2 * (v % 2) + i % 2;
+                    if (row < a.T && x < a.dv)
+                        store_element(a.o, a.dtype, (head * a.T + row) * a.dv + x, row >= bad ? NAN : o[v][i]);
+                }
+        }
+    }
+}
+
+template <int DK, int NV>
+__global__ void __launch_bounds__(walk_shape<DK, NV>::threads, 1) walk(const __grid_constant__ arguments a)
+{
+    constexpr int KT = DK / 16, STAGES = walk_shape<DK, NV>::stages;
+    extern __shared__ __align__(16) unsigned char raw[];
+    walk_shared<DK, NV> &s = *(walk_shared<DK, NV> *)raw;
+    const int groups = a.dvp / (8 * NV), lane = (int)threadIdx.x % 32, warp = warp_number();
+    const int64_t head = blockIdx.x / groups;
+    const int column = (int)(blockIdx.x % groups) * NV; /* in eights */
+    if (threadIdx.x < STAGES) {
+        barrier_init(shared_address(&s.full[threadIdx.x]), warp_copy::arrivals);
+        barrier_init(shared_address(&s.ready[threadIdx.x]), NV);
+        barrier_init(shared_address(&s.empty[threadIdx.x]), NV + CT);
+    }
+    barriers_made();
+    __syncthreads();
+    grid_wait();
+    if (warp < NV) {
+        const int64_t bad = first_bad(a, head);
+        const int v = warp, g = lane / 4, t = lane % 4, first = 8 * column + 16 * (v / 2) + 4 * t + 2 * (v % 2);
+        float S[KT][4], *from = a.S + (head * a.dv + first) * a.dk + g;
+        const auto in_S = [&](int m, int i) { return first + i % 2 < a.dv && 16 * m + g + 8 * (i / 2) < a.dk; };
+#pragma unroll
+        for (int m = 0; m < KT; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                S[m][i] = in_S(m, i) && (!a.first || a.resume) ? from[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] : 0.0f;
+        if (a.n_end && column == 0)
+            for (int c = (int)threadIdx.x; c < a.dk; c += 32 * NV)
+                a.n_end[head * a.dk + c] = bad < a.T ? NAN : a.n_carry[head * DK + c];
+        walk_state<DK, NV>(S, s, (int)a.chunks, v, lane);
+#pragma unroll
+        for (int m = 0; m < KT; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (in_S(m, i)) from[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] = bad < a.T ? NAN : S[m][i];
+    } else if (warp < walk_shape<DK, NV>::threads / 32 - 1) {
+        walk_outputs<DK, NV>(s, a, head, first_bad(a, head), (warp - NV) / CT, (warp - NV) % CT, column, lane);
+    } else if (lane < warp_copy::lanes) {
+        bring_maps<DK, NV>(s, a, head * a.stride, column / 2, lane);
+    }
+}
+} /* namespace chunked::apart */
+
+#endif

@@ -1,0 +1,251 @@
+/* What map of the chunkwise forms (chunk_map.cuh) takes in: its shared memory, and tokens of q, k and v on their way
+ * there as the operands they will be. */
+#ifndef VLA_CUDA_CHUNK_TOKENS_CUH
+#define VLA_CUDA_CHUNK_TOKENS_CUH
+#include "kernels/cuda/async.cuh"
+#include "kernels/cuda/chunk.cuh"
+
+namespace chunked
+{
+constexpr int LOWER = CT * (CT + 1) / 2;
+__host__ __device__ constexpr int lower(int i, int j)
+{
+    return i * (i + 1) / 2 + j;
+}
+
+template <int DK> struct map_shared {
+    static constexpr int PITCH = DK + 8, WARPS = DK / 16, THREADS = 32 * WARPS;
+    frag N[LOWER][32]; /* right operands: -N below the diagonal, the inverse on it */
+    frag P[LOWER][32];
+    float part[CT][C];                   /* sums over a column tile of rows of Q K^T, weighted */
+    float weight[C], query[C], start[C]; /* |kf|, what q was divided by, n.q before the chunk */
+    float n[DK];                         /* sum of kf before the chunk */
+    uint32_t top[WARPS];
+    __half K[C * PITCH], A[C * PITCH],
+        Q[C * PITCH]; /* unit keys, write directions, unit queries, then Qeff (bfloat16) */
+};
+/* V follows, [C][map_pitch] halves; of every sixteen columns, place 8 h + 2 t + i holds column 4 t + 2 h + i */
+
+template <int DK> __host__ __device__ inline int map_pitch(int dvp)
+{
+    return (dvp > DK ? dvp : DK) + 8;
+}
+template <int DK> __host__ __device__ inline size_t map_bytes(int dvp)
+{
+    return sizeof(map_shared<DK>) + (size_t)(C * map_pitch<DK>(dvp)) * sizeof(__half);
+}
+
+/* Rows dealt to lanes by eights: row of pass i, column of a thread. */
+template <int DK> struct map_rows {
+    static constexpr int THREADS = map_shared<DK>::THREADS, L = sizes<DK>::lanes, AT_ONCE = THREADS / L,
+                         PASSES = C / AT_ONCE;
+    static __device__ __forceinline__ int row(int i) { return (int)threadIdx.x / L + i * AT_ONCE; }
+    static __device__ __forceinline__ int column() { return 8 * ((int)threadIdx.x % L); }
+};
+
+/* The same by all warps but the first, which sets ready meanwhile. Rows past C are whole warps'. */
+template <int DK> struct query_rows {
+    static constexpr int THREADS = map_shared<DK>::THREADS - 32, L = sizes<DK>::lanes, AT_ONCE = THREADS / L,
+                         PASSES = (C + AT_ONCE - 1) / AT_ONCE;
+    static __device__ __forceinline__ int row(int i) { return ((int)threadIdx.x - 32) / L + i * AT_ONCE; }
+    static __device__ __forceinline__ int column() { return 8 * ((int)threadIdx.x % L); }
+};
+
+template <int DK>
+__device__ __forceinline__ void fetch_tokens(raw8<1> (&raw)[map_rows<DK>::PASSES], const void *data, const arguments &a,
+                                             int64_t row0, int left)
+{
+    using R = map_rows<DK>;
+    const __half *from = (const __half *)data + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
+    if (a.dk % 8 == 0) {
+#pragma unroll
+        for (int i = 0; i < R::PASSES; i++) {
+            raw[i].half[0] = make_uint4(0, 0, 0, 0);
+            if (R::row(i) < left && R::column() < a.dk) raw[i].half[0] = *(const uint4 *)(from + i * R::AT_ONCE * a.dk);
+        }
+    } else {
+        for (int i = 0; i < R::PASSES; i++)
+            load8(raw[i], from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
+    }
+}
+
+/* Unit keys and, for delta, the write directions beta K. */
+template <int DK>
+__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+                                         const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
+                                         int64_t token)
+{
+    using R = map_rows<DK>;
+#pragma unroll
+    for (int i = 0; i < R::PASSES; i++) {
+        float x[8], y[8];
+        const int r = R::row(i);
+        const bool in = token + r < a.T;
+        convert8(x, raw[i], a.dtype);
+        const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
+        float beta = a.b ? sigmoid(logit[i]) : 1.0f;
+        const bool bad = !(norm < INFINITY) || !(beta >= 0); /* zeros instead, and the token noted */
+        if (bad && in && R::column() == 0) atomicMin(&a.bad[head], (unsigned long long)(token + r));
+        if (!in || bad) /* phi(0) is not 0 */
+#pragma unroll
+            for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
+        beta = bad ? 0.0f : beta;
+        put8(s.K + r * map_shared<DK>::PITCH + R::column(), x);
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] *= beta;
+        put8(s.A + r * map_shared<DK>::PITCH + R::column(), x);
+    }
+}
+
+/* Queries as they are, on their way to where this thread alone reads them. */
+template <int DK>
+__device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments &a, int64_t row0, int left)
+{
+    using R = query_rows<DK>;
+    const __half *from = (const __half *)a.q + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
+    __half *to = s.Q + R::row(0) * map_shared<DK>::PITCH + R::column();
+    if (a.dk % 8 == 0) {
+#pragma unroll
+        for (int i = 0; i < R::PASSES; i++) {
+            __half *place = to + i * R::AT_ONCE * map_shared<DK>::PITCH;
+            if (R::row(i) < left && R::column() < a.dk)
+                copy_async(place, from + i * R::AT_ONCE * a.dk);
+            else if (R::row(i) < C)
+                *(uint4 *)place = make_uint4(0, 0, 0, 0);
+        }
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < R::PASSES && R::row(i) < C; i++) {
+            raw8<1> raw;
+            load8(raw, from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
+            *(uint4 *)(to + i * R::AT_ONCE * map_shared<DK>::PITCH) = raw.half[0];
+        }
+    }
+    copy_commit();
+}
+
+/* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
+ * them. A NaN stays: it touches its own row only. */
+template <int DK> __device__ __forceinline__ void put_queries(map_shared<DK> &s, const arguments &a, int left)
+{
+    using R = query_rows<DK>;
+    const float4 lo = *(const float4 *)&s.n[R::column()], hi = *(const float4 *)&s.n[R::column() + 4];
+    const float n[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+    copy_wait<0>();
+#pragma unroll 2
+    for (int i = 0; i < R::PASSES && R::row(i) < C; i++) {
+        const int r = R::row(i);
+        const bool in = r < left;
+        __half *place = s.Q + r * map_shared<DK>::PITCH + R::column();
+        raw8<1> raw;
+        raw.half[0] = *(const uint4 *)place;
+        float x[8], y[8], dot = 0, norm = 1;
+        convert8(x, raw, a.dtype);
+        features8<false>(y, x, a.features);
+        if (R::column() + 8 > a.dk)
+#pragma unroll
+            for (int j = 0; j < 8; j++) y[j] = R::column() + j < a.dk ? y[j] : 0.0f;
+        float most = 0, sum = 0, least = 0.015625f; /* the sum is NaN where one is, which fmaxf drops */
+#pragma unroll
+        for (int j = 0; j < 8; j++) sum += y[j];
+        if (a.features == VLA_ELU1) /* never negative */
+            most = sum, least = 0.125f;
+        else
+#pragma unroll
+            for (int j = 0; j < 8; j++) most = fmaxf(most, fabsf(y[j]));
+        const bool usual = most < 512.0f && most > least && fabsf(sum) < INFINITY;
+        if (a.qk_l2 || !__all_sync(FULL_WARP, usual || !in || R::column() >= a.dk)) {
+            norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
+            const bool wrong = !(fabsf(norm) < INFINITY); /* zeros, and the factor makes its row NaN */
+            if (a.qk_l2 && norm > 0) norm = 1;
+#pragma unroll
+            for (int j = 0; j < 8; j++) y[j] = wrong ? 0.0f : x[j];
+            norm = wrong ? NAN : norm;
+        }
+        if (left < C)
+#pragma unroll
+            for (int j = 0; j < 8; j++) y[j] = in ? y[j] : 0.0f;
+        if (a.ratio) {
+#pragma unroll
+            for (int j = 0; j < 8; j++) dot = fmaf(n[j], y[j], dot);
+            dot = group_sum(dot, R::L);
+        }
+        put8(place, y);
+        if (R::column() == 0) s.query[r] = in ? norm : 0.0f, s.start[r] = dot;
+    }
+}
+
+/* Values: eight or sixteen lanes a row. */
+template <int DK> struct map_values {
+    static constexpr int THREADS = map_shared<DK>::THREADS, MOST = C * 16 / THREADS;
+    raw8<1> raw[MOST];
+    int shift; /* of the lanes a row */
+
+    __device__ __forceinline__ int row(int i) const { return (int)(threadIdx.x + i * THREADS) >> shift; }
+    __device__ __forceinline__ int column() const { return 8 * ((int)threadIdx.x & ((1 << shift) - 1)); }
+    __device__ __forceinline__ void fetch(const arguments &a, int64_t row0, int left)
+    {
+        shift = a.dvp <= 64 ? 3 : 4;
+        const __half *from = (const __half *)a.v + (row0 + row(0)) * a.dv + column();
+        const int step = (THREADS >> shift) * a.dv;
+        if (a.dv % 8 == 0) {
+#pragma unroll
+            for (int i = 0; i < MOST; i++) {
+                raw[i].half[0] = make_uint4(0, 0, 0, 0);
+                if ((i < MOST / 2 || shift == 4) && row(i) < left && column() < a.dv)
+                    raw[i].half[0] = *(const uint4 *)(from + i * step);
+            }
+        } else {
+            for (int i = 0; i < MOST; i++)
+                if (i < MOST / 2 || shift == 4)
+                    load8(raw[i], from + i * step - column(), column(), a.dv, row(i) < left);
+        }
+    }
+    /* The warp's largest |v| as bits of the type; what is not finite becomes zero and its token is noted. */
+    __device__ __forceinline__ uint32_t largest(const arguments &a, int64_t head, int64_t token)
+    {
+        uint32_t top = 0;
+        const uint32_t limit = a.dtype == VLA_BF16 ? 0x7f807f80u : 0x7c007c00u; /* infinity */
+#pragma unroll
+        for (int i = 0; i < MOST; i++) {
+            if (i >= MOST / 2 && shift < 4) continue;
+            const uint4 w = raw[i].half[0];
+            const uint32_t most = __vmaxu2(__vmaxu2(w.x & 0x7fff7fffu, w.y & 0x7fff7fffu),
+                                           __vmaxu2(w.z & 0x7fff7fffu, w.w & 0x7fff7fffu));
+            if (__vmaxu2(most, limit - 0x10001u) == limit - 0x10001u) {
+                top = __vmaxu2(top, most);
+            } else { /* the whole eight: later rows are NaN anyway */
+                atomicMin(&a.bad[head], (unsigned long long)(token + row(i)));
+                raw[i].half[0] = make_uint4(0, 0, 0, 0);
+            }
+        }
+        top = (top & 0xffffu) > top >> 16 ? top & 0xffffu : top >> 16;
+#if __CUDA_ARCH__ >= 800
+        return __reduce_max_sync(FULL_WARP, top);
+#else
+        return top;
+#endif
+    }
+    /* Times `by` as halves. */
+    __device__ __forceinline__ void put(__half *V, const arguments &a, float by) const
+    {
+        const int pitch = map_pitch<DK>(a.dvp), q = column() / 8 % 2;
+#pragma unroll
+        for (int i = 0; i < MOST; i++) {
+            if (i >= MOST / 2 && shift < 4) continue;
+            float x[8];
+            convert8(x, raw[i], a.dtype);
+            uint32_t word[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) word[j] = pack(f16_arithmetic{}, x[2 * j] * by, x[2 * j + 1] * by);
+            if (column() >= a.dvp) continue;
+            __half *to = V + row(i) * pitch + column() / 16 * 16 + 4 * q;
+            *(uint2 *)to = make_uint2(word[0], word[2]);
+            *(uint2 *)(to + 8) = make_uint2(word[1], word[3]);
+        }
+    }
+};
+
+} /* namespace chunked */
+
+#endif
