@@ -62,7 +62,6 @@ struct arguments {
     unsigned long long *bad; /* a head: first token that is not finite */
     float diagonal;          /* of M before the first token */
     bool first, resume;      /* the first stretch; of a run that goes on from a state */
-    bool early;              /* penalty's blocks may come while prefix runs */
 };
 
 template <int DK> struct sizes {

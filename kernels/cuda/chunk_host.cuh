@@ -202,9 +202,6 @@ template <vla_op OP, int DK> vla_status run_width(arguments a, const layout &l, 
         a.segments = (a.chunks + a.per_segment - 1) / a.per_segment;
         a.A_end = last && OP == VLA_VLA ? (float *)t->A : NULL;
         a.n_end = last && OP != VLA_DELTA ? (float *)t->n : NULL;
-        /* early blocks go where there is room first: only where they fill the device are they even in the end */
-        a.early = 4 * l.heads * (a.segments + (a.A_end ? 1 : 0)) >=
-                  3 * (int64_t)vla_cuda_sm_count() * penalty_blocks(l.dkp, l.warps);
         const vla_status status = launch_stretch<OP, DK>(a, l.warps, l.apart, stream, error);
         if (status != VLA_OK) return status;
     }

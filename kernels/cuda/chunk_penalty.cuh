@@ -115,8 +115,8 @@ template <int DK, int WARPS> __device__ __forceinline__ void rotate(matrix_rows<
 /* A -> -A^-1 by symmetric sweeps of 16 pivots: with W = L^-1 A_p for the pivot rows A_p, A_pp = L L^T, then rows and
  * columns p set to zero and W_p = -L^-1, the sweep is A -= W^T W, as in the recursion. The first column tile goes to
  * the end each time, so that the pivot's is always first (a lone warp's rows likewise): the same instructions serve
- * every pivot, as fetching those that run once would be the time. A lone warp's tiles move as its products' results.
- * What is factored is A_pp root^2, root a power of two that brings it near 1. */
+ * every pivot. A lone warp does it in lone_segment. What is factored is A_pp root^2, root a power of two that brings it
+ * near 1. */
 template <int DK, int WARPS>
 __device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &A, penalty_shared<DK, WARPS> &shared, float root,
                                       int warp, int lane)
@@ -374,8 +374,8 @@ __device__ __forceinline__ float power_of_four(float diagonal)
 }
 
 /* A lone warp's segment: sweeps of 16 pivots while step < 0, then sixteens of tokens, as in sweep and recur. Both are
- * one loop because both factor, and a factor's instructions take as long to fetch the first time as they take to run. A
- * tile of A goes one up and one to the left in a sweep as the result of its product, which costs no moves. */
+ * one loop because both factor. A tile of A goes one up and one to the left in a sweep as the result of its product,
+ * which costs no moves. */
 template <int DK>
 __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shared<DK, 1> &shared, const arguments &a,
                                              int64_t at, int steps, float root, int lane)

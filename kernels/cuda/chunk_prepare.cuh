@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
 }
 
 /* values[0], values[STEP], ..: summed in order from `sum` on; KEEP: each becomes the sum before it. AHEAD loads are in
- * flight at a time: few where there are few, as each one's instructions have to be fetched. */
+ * flight at a time: few where there are few. */
 template <bool KEEP, int STEP, int AHEAD> __device__ __forceinline__ float sum_by(float *values, int count, float sum)
 {
 #pragma unroll 1
@@ -308,7 +308,6 @@ __global__ void __launch_bounds__(PREFIX_THREADS) prefix(const __grid_constant__
     const int64_t head = blockIdx.x / EACH;
     const int block = (int)(blockIdx.x % EACH);
     grid_wait();
-    grid_release(a.early);
     if (block < M) {
         const int e = block * PREFIX_THREADS + (int)threadIdx.x;
         float *carry = (float *)(a.M_carry + head * sizes<DK>::matrix) + e;
