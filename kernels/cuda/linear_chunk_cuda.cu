@@ -1,5 +1,8 @@
-/* linear, chunkwise on the device's tensor cores, bf16 and f16: formulas, launches and limits in linear_prefix.cuh. */
+/* linear, chunkwise on the device's tensor cores, bf16 and f16: two ways, by prefixes of chunks (linear_prefix.cuh,
+ * which takes every shape) and by segments (linear_walk.cuh, where it takes the shape and is faster); which of them,
+ * launches and limits are here. */
 #include "kernels/cuda/linear_prefix.cuh"
+#include "kernels/cuda/linear_walk.cuh"
 
 namespace linear_form
 {
@@ -8,24 +11,68 @@ constexpr int64_t BUDGET = (int64_t)1 << 29; /* bytes of workspace a stretch of 
 struct layout {
     int64_t heads, chunks, stride, bytes;
     int64_t S_sum, S, n, bad, bad_carry, S_carry, n_carry;
-    int dk, dv; /* widths rounded up */
+    int dk, dv;              /* widths rounded up */
+    int a_step;              /* by segments: chunks of 64 tokens a step; 0: by prefixes */
+    int64_t segments, steps; /* a head; a segment */
 };
+
+/* Segments are for devices with wgmma, for whole rows of one width class, and not for narrow states. */
+bool takes_segments(const vla_problem *p)
+{
+    int device = 0, major = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+        return false;
+    const bool narrow = p->dk <= 32 && p->dv <= 32, chunk = p->chunk == 0 || p->chunk == linear_walk::C;
+    return major == 9 && chunk && p->dk % 8 == 0 && p->dv % 8 == 0 && (p->dk <= 64) == (p->dv <= 64) && !narrow;
+}
+
+/* Few heads of many tokens are faster by prefixes, which use the whole device (measured, H200). */
+bool wants_segments(const vla_problem *p)
+{
+    const int64_t heads = p->B * p->H;
+    if (p->T <= 512 || p->chunk == linear_walk::C) return true;
+    return heads >= 12 || (heads >= 4 && (p->dk <= 64 || p->T > 2048));
+}
+
+/* As many segments as the device takes blocks at once, but not so many that adding up what is before them is the time.
+ * Steps of four chunks where that leaves as many blocks as multiprocessors and the rest is start and end (measured). */
+void plan_segments(layout &l, int64_t T)
+{
+    constexpr int64_t MOST = 32;
+    const int64_t processors = vla_cuda_sm_count(), tokens = l.heads * T;
+    const bool four = (l.heads <= 16 && tokens > 8192 && tokens <= 65536) || (2 * l.heads > processors && T > 256);
+    l.a_step = l.dk == 64 && four ? 4 : 2;
+    const int64_t step = linear_walk::C * l.a_step, steps = (T + step - 1) / step,
+                  blocks = l.dk == 64 && l.a_step == 2 ? 2 : 1, fit = processors * blocks / l.heads,
+                  wanted = fit < 1      ? 1
+                           : fit < MOST ? fit
+                                        : MOST;
+    l.steps = (steps + wanted - 1) / wanted, l.segments = (steps + l.steps - 1) / l.steps;
+}
 
 layout plan(const vla_problem *p)
 {
     layout l = {};
     l.heads = p->B * p->H, l.chunks = (p->T + G - 1) / G;
     l.dk = p->dk <= 64 ? 64 : 128, l.dv = p->dv <= 64 ? 64 : 128;
-    const int64_t each = l.dk * l.dv * 6 + l.dk * 4 + 8, fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
-    l.stride = l.chunks < 1 ? 1 : l.chunks < fit ? l.chunks : fit > 1 ? fit : 1;
-    const int64_t stretches = l.chunks > 0 ? (l.chunks + l.stride - 1) / l.stride : 1; /* of one length, or nearly */
-    l.stride = l.chunks > 0 ? (l.chunks + stretches - 1) / stretches : 1;
     int64_t at = 0;
     const auto take = [&](int64_t bytes) {
         const int64_t here = at;
         at += (bytes + 255) / 256 * 256;
         return here;
     };
+    if (p->T > 0 && l.heads > 0 && takes_segments(p) && wants_segments(p)) plan_segments(l, p->T);
+    if (l.a_step > 0) {
+        const int64_t all = l.heads * l.segments;
+        l.S_sum = take(all * l.dk * l.dv * 4), l.n = take(all * l.dk * 4), l.bad = take(all * 8);
+        l.bytes = at;
+        return l;
+    }
+    const int64_t each = l.dk * l.dv * 6 + l.dk * 4 + 8, fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
+    l.stride = l.chunks < 1 ? 1 : l.chunks < fit ? l.chunks : fit > 1 ? fit : 1;
+    const int64_t stretches = l.chunks > 0 ? (l.chunks + l.stride - 1) / l.stride : 1; /* of one length, or nearly */
+    l.stride = l.chunks > 0 ? (l.chunks + stretches - 1) / stretches : 1;
     const int64_t all = l.heads * l.stride;
     l.S_sum = take(all * l.dk * l.dv * 4), l.S = take(all * l.dk * l.dv * 2), l.n = take(all * l.dk * 4);
     l.bad = take(all * 8), l.bad_carry = take(l.heads * 8);
@@ -48,8 +95,9 @@ bool supports(const vla_problem *p, char *reason, size_t size)
 {
     if (p->dk > 128 || p->dv > 128)
         snprintf(reason, size, "dk %lld, dv %lld: accepted are up to 128", (long long)p->dk, (long long)p->dv);
-    else if (p->chunk != 0 && p->chunk != G)
-        snprintf(reason, size, "chunk %lld: the device form has chunks of %d", (long long)p->chunk, G);
+    else if (p->chunk != 0 && p->chunk != G && !takes_segments(p))
+        snprintf(reason, size, "chunk %lld: the device form has chunks of %d, or of %d for whole rows on Hopper",
+                 (long long)p->chunk, G, linear_walk::C);
     else
         return true;
     return false;
@@ -81,6 +129,19 @@ template <int DK, int DV> vla_status launch_all(arguments a, const layout &l, cu
     return VLA_OK;
 }
 
+template <int D, int CH> vla_status launch_walk(linear_walk::arguments a, cudaStream_t stream, vla_error *error)
+{
+    using F = linear_walk::shape<D, CH>;
+    a.first = a.segments == 1;
+    if (!a.first) {
+        const vla_status status = launch(linear_walk::sums<D, CH>, a.heads * (a.segments - 1), F::NT,
+                                         sizeof(linear_walk::sums_shared<D, CH>), stream, a, error);
+        if (status != VLA_OK) return status;
+    }
+    return launch(linear_walk::walk<D, CH>, a.heads * a.segments, F::NT, sizeof(linear_walk::walk_shared<D, CH>),
+                  stream, a, error);
+}
+
 vla_status run(const vla_call *call, vla_dtype dtype, vla_error *error)
 {
     const vla_problem *p = call->problem;
@@ -88,13 +149,13 @@ vla_status run(const vla_call *call, vla_dtype dtype, vla_error *error)
     const layout l = plan(p);
     cudaStream_t stream = (cudaStream_t)call->stream;
     if (l.heads == 0) return VLA_OK;
-    if (l.heads * l.stride > 2147483647 || l.heads > 2147483647 / 128)
+    if (l.heads * l.stride > 2147483647 || l.heads * l.segments > 2147483647 || l.heads > 2147483647 / 128)
         return vla_fail(error, VLA_ERR_UNSUPPORTED, "B*H %lld: more than 2^31 blocks", (long long)l.heads);
     if (p->T == 0 && !t->state_in) {
         fresh_state<<<(unsigned)l.heads, 128, 0, stream>>>((float *)t->S, (float *)t->n, (int)p->dk, (int)p->dv);
         VLA_CUDA(cudaGetLastError());
     }
-    if (call->session) call->session->chunk = G;
+    if (call->session) call->session->chunk = l.a_step > 0 ? linear_walk::C : G, call->session->segments = l.segments;
     unsigned char *work = (unsigned char *)call->work;
     arguments a = {};
     a.q = t->q, a.k = t->k, a.v = t->v, a.o = t->o;
@@ -107,7 +168,14 @@ vla_status run(const vla_call *call, vla_dtype dtype, vla_error *error)
     a.T = p->T, a.heads = l.heads, a.dk = (int)p->dk, a.dv = (int)p->dv, a.dtype = dtype, a.features = p->features;
     a.qk_l2 = p->qk_l2, a.narrow = p->dk <= 32 && p->dv <= 32;
     vla_status status = VLA_OK;
-    if (p->T > 0) {
+    if (l.a_step > 0) {
+        linear_walk::arguments w = {};
+        (arguments &)w = a;
+        w.segments = l.segments, w.steps = l.steps;
+        status = l.dk == 128     ? launch_walk<128, 2>(w, stream, error)
+                 : l.a_step == 4 ? launch_walk<64, 4>(w, stream, error)
+                                 : launch_walk<64, 2>(w, stream, error);
+    } else if (p->T > 0) {
         if (l.dk == 64)
             status = l.dv == 64 ? launch_all<64, 64>(a, l, stream, error) : launch_all<64, 128>(a, l, stream, error);
         else
