@@ -2,8 +2,9 @@
  *
  * A block holds 8 NV rows of S of one head. NV warps advance the state, eight rows each, and hand the state before
  * every chunk to SETS x CT warps that make the outputs, each set of them every SETS-th chunk, a token tile a warp; one
- * thread brings the maps by bulk copies, several chunks ahead. Nothing but barriers in shared memory orders them. The
- * chain of a step is what counts: everything that does not need the state is loaded before it. */
+ * thread brings the maps by bulk copies, several chunks ahead. Barriers in shared memory order them, and one named barrier
+ * a stage hands the state over. The chain of a step is what counts: everything that does not need the state is loaded
+ * before it. */
 #ifndef VLA_CUDA_CHUNK_APART_WALK_CUH
 #define VLA_CUDA_CHUNK_APART_WALK_CUH
 #include "kernels/cuda/chunk_apart_map.cuh"
@@ -20,13 +21,14 @@ template <int DK, int NV> struct walk_stage { /* the maps of a chunk */
 
 template <int DK, int NV> struct walk_shape {
     static constexpr int KT = DK / 16, sets = 2, threads = 32 * (NV + sets * CT + 1);
+    static constexpr int handover = 32 * (NV + CT); /* threads that meet over a chunk's state: all of NV, one set */
     static constexpr int fit = (int)(220 * 1024 / sizeof(walk_stage<DK, NV>)), stages = fit < 8 ? fit : 8;
 };
 
 template <int DK, int NV> struct walk_shared {
     static constexpr int STAGES = walk_shape<DK, NV>::stages;
     walk_stage<DK, NV> stage[STAGES];
-    uint64_t full[STAGES], ready[STAGES], empty[STAGES]; /* maps are here; the state is; all have left */
+    uint64_t full[STAGES], empty[STAGES]; /* maps are here; all have left */
 };
 
 /* Places in the ring are advanced by several. */
@@ -85,7 +87,7 @@ __device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<D
         for (int m = 0; m < KT; m++) mma(M{}, S[m], unit.x, B[m].x, B[m].y);
 #pragma unroll
         for (int m = 0; m < KT; m++) in.state[v / 2][m][lane][v % 2] = right[m];
-        arrive(shared_address(&s.ready[place.stage]), lane);
+        meet_later<walk_shape<DK, NV>::handover>(1 + place.stage);
 #pragma unroll
         for (int k = 0; k < KT; k++)
 #pragma unroll
@@ -128,7 +130,7 @@ __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV> &s, const argum
         }
 #pragma unroll
         for (int k = 0; k < KT; k++) Q[k] = in.Q[m][k][lane];
-        barrier_wait(shared_address(&s.ready[place.stage]), place.parity);
+        meet<walk_shape<DK, NV>::handover>(1 + place.stage);
 #pragma unroll
         for (int k = 0; k < KT; k++)
 #pragma unroll
@@ -176,7 +178,6 @@ __global__ void __launch_bounds__(walk_shape<DK, NV>::threads, 1) walk(const __g
     const int column = (int)(blockIdx.x % groups) * NV; /* in eights */
     if (threadIdx.x < STAGES) {
         barrier_init(shared_address(&s.full[threadIdx.x]), warp_copy::arrivals);
-        barrier_init(shared_address(&s.ready[threadIdx.x]), NV);
         barrier_init(shared_address(&s.empty[threadIdx.x]), NV + CT);
     }
     barriers_made();

@@ -191,6 +191,12 @@ template <int N> __device__ __forceinline__ void meet(int id)
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "n"(N) : "memory");
 }
 
+/* Counted there without waiting: what this warp stored before is seen by those that meet. */
+template <int N> __device__ __forceinline__ void meet_later(int id)
+{
+    asm volatile("barrier.arrive %0, %1;" ::"r"(id), "n"(N) : "memory");
+}
+
 static inline int vla_cuda_sm_count(void)
 {
     int device = 0, count = 0;
