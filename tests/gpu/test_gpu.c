@@ -70,7 +70,7 @@ static void check_shapes(totals *all, const vla_kernel *k, vla_dtype dtype)
         gpu_case c = case_of(k, dtype, shapes[i]);
         if (k->op == VLA_DECAY) c.problem.gate = (vla_gate)(i % 3);
         c.no_u = i % 4 == 1, c.no_b = i % 4 == 1;
-        c.repeat = true;
+        c.repeat = 1;
         check(all, &c, "shape");
     }
 }
@@ -145,12 +145,12 @@ static void check_beside(totals *all, const vla_kernel *k, vla_dtype dtype)
     if (k->form != VLA_CHUNK || (k->op != VLA_VLA && k->op != VLA_DELTA) || (dtype != VLA_BF16 && dtype != VLA_F16))
         return;
     gpu_case c = case_of(k, dtype, (shape){1, 16, 4130, 60, 40});
-    c.heads = 2, c.repeat = true;
+    c.heads = 2, c.repeat = 12;
     check(all, &c, "beside");
     c = case_of(k, dtype, (shape){1, 2, 2200, 100, 72});
-    c.repeat = true;
+    c.repeat = 12;
     check(all, &c, "beside");
-    c.repeat = false;
+    c.repeat = 0;
     for (c.split = 100; c.split < 2200; c.split += 2000) check(all, &c, "beside_split");
     c.split = 0;
     for (c.nan_tensor = 1; c.nan_tensor <= (k->op == VLA_VLA ? 4 : 3); c.nan_tensor++)
@@ -176,7 +176,7 @@ static void check_decode(totals *all, const vla_kernel *k, vla_dtype dtype)
     gpu_case c = case_of(k, dtype, (shape){1, 3, 4, 64, 64});
     c.problem.output = VLA_PLAIN;
     c.zero_keys = true;
-    c.repeat = true;
+    c.repeat = 1;
     check(all, &c, "decode_zero_keys");
     c = case_of(k, dtype, (shape){1, 3, 4, 64, 64});
     for (c.nan_tensor = 1; c.nan_tensor <= 3; c.nan_tensor++) {
@@ -204,10 +204,10 @@ static void check_large(totals *all, const vla_kernel *k, vla_dtype dtype)
     gpu_case c = case_of(k, dtype, (shape){4096, 17, 3, 16, 16});
     check(all, &c, "many_heads");
     c = case_of(k, dtype, (shape){1, 16, k->form == VLA_RECURRENT || k->op == VLA_SOFTMAX ? 4096 : 16384, 64, 64});
-    c.heads = 2;
+    c.heads = 2, c.repeat = k->form == VLA_CHUNK ? 12 : 1;
     check(all, &c, "long");
     c = case_of(k, dtype, (shape){1, 16, 4096, 128, 128});
-    c.heads = 2;
+    c.heads = 2, c.repeat = k->form == VLA_CHUNK ? 12 : 1;
     check(all, &c, "long");
 }
 

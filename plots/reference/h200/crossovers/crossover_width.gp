@@ -21,26 +21,24 @@ set ylabel 'tokens T, bars: the bracket' noenhanced offset 1.2,0 font ',7.5'
 set bmargin 3.95
 set label 100 'cuda bf16, prefill, NVIDIA H200, 132 multiprocessors' at screen 0.5, screen 0.025 center noenhanced font ',5' textcolor rgb '#606060'
 set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 1 noenhanced font ',6.5'
-set tmargin 4.15
+set tmargin 3.3
 set logscale x 2
 set xtics ('32' 32.0, '64' 64.0, '128' 128.0)
 set logscale y
-set ytics ('1000' 1000, '2000' 2000, '5000' 5000, '10000' 10000)
+set ytics ('1000' 1000, '2000' 2000, '5000' 5000)
 set xrange [27.826086956521742:147.2]
-set yrange [890.4347826086957:7264.549999999999]
+set yrange [1106.0869565217392:6108.799999999999]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'crossover_width.png'
 plot prefix.'crossover_width.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta and softmax, B x H = 16', \
-     prefix.'crossover_width.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#009E73' title 'linear and softmax, B x H = 16', \
-     prefix.'crossover_width.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#0072B2' title 'vla and softmax, B x H = 16'
+     prefix.'crossover_width.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#0072B2' title 'vla and softmax, B x H = 16'
 unset output
 }
 if (pdf ne '') {
 set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced
 set output prefix.'crossover_width.pdf'
 plot prefix.'crossover_width.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta and softmax, B x H = 16', \
-     prefix.'crossover_width.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#009E73' title 'linear and softmax, B x H = 16', \
-     prefix.'crossover_width.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#0072B2' title 'vla and softmax, B x H = 16'
+     prefix.'crossover_width.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#0072B2' title 'vla and softmax, B x H = 16'
 unset output
 }

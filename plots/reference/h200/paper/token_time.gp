@@ -29,11 +29,11 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [51.98415336679907:80684.28027297244]
-set yrange [1.0980120639667965e-10:1.1903911063127616e-07]
-set object 1 rectangle from first 6889.0, graph 0 to first 7194.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
-set arrow from first 6889.0, graph 0 to first 6889.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
-set arrow from first 7194.0, graph 0 to first 7194.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
-set label 1 'vla = softmax at 6889-7194' at first 6889.0, graph 0.05 right noenhanced front font ',6.5' textcolor rgb '#404040' offset -0.5,0
+set yrange [1.1058459399244474e-10:1.0726587284528589e-07]
+set object 1 rectangle from first 6049.0, graph 0 to first 6317.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
+set arrow from first 6049.0, graph 0 to first 6049.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
+set arrow from first 6317.0, graph 0 to first 6317.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
+set label 1 'vla = softmax at 6049-6317' at first 6049.0, graph 0.05 right noenhanced front font ',6.5' textcolor rgb '#404040' offset -0.5,0
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'token_time.png'

@@ -1,0 +1,47 @@
+# Stand-alone: run `gnuplot` on this file from any directory; it reads the .dat file beside it and writes
+# a .png and a .pdf beside it.
+prefix = ''
+do for [i=1:strlen(ARG0)] { if (ARG0[i:i] eq '/') { prefix = ARG0[1:i] } }
+png = strstrt(GPVAL_TERMINALS, ' pngcairo ') ? 'pngcairo' : strstrt(GPVAL_TERMINALS, ' png ') ? 'png' : ''
+pdf = strstrt(GPVAL_TERMINALS, ' pdfcairo ') ? 'pdfcairo' : ''
+if (png eq '') { print 'this gnuplot has no PNG terminal: install gnuplot-nox' }
+if (pdf eq '') { print 'this gnuplot has no PDF terminal: install gnuplot-nox' }
+if (png eq '' && pdf eq '') { exit status 3 }
+set encoding utf8
+set border 3 linewidth 0.6 linecolor rgb '#404040'
+set tics nomirror out scale 0.6,0.3 font ',7' textcolor rgb '#202020'
+set grid xtics ytics linetype 1 linewidth 0.4 linecolor rgb '#e4e4e4'
+set format '%g'
+set bars 0.5
+set boxwidth 0.8 relative
+set style fill solid 0.55 noborder
+set label 99 'Time a token' noenhanced at screen 0.5, screen 0.965 center
+set xlabel 'tokens T' noenhanced offset 0,0.5 font ',7.5'
+set ylabel 'time a token, all heads (s)' noenhanced offset 1.2,0 font ',7.5'
+set bmargin 4.7
+set label 100 'cuda bf16, B 1, H 16, dk 64, dv 64, graph, cache cold, NVIDIA H200, 132 multiprocessors; medians' at screen 0.5, screen 0.055 center noenhanced font ',5' textcolor rgb '#606060'
+set label 101 'with quartiles' at screen 0.5, screen 0.025 center noenhanced font ',5' textcolor rgb '#606060'
+set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width -1 maxcols 3 noenhanced font ',6.5'
+set tmargin 2.45
+set logscale x 2
+set xtics ('512' 512.0, '1k' 1024.0, '2k' 2048.0, '4k' 4096.0, '8k' 8192.0, '16k' 16384.0)
+set logscale y
+set ytics ('2e-09' 2e-09, '5e-09' 5e-09, '1e-08' 1e-08, '2e-08' 2e-08, '5e-08' 5e-08, '1e-07' 1e-07)
+set xrange [445.21739130434787:18841.6]
+set yrange [2.0352140084506654e-09:9.415351876576233e-08]
+if (png ne '') {
+if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
+set output prefix.'token_time.png'
+plot prefix.'token_time.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax', \
+     prefix.'token_time.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#0072B2' title 'vla', \
+     prefix.'token_time.dat' index 2 using 1:2 with lines dashtype (5,4) linewidth 1.0 linecolor rgb '#707070' title 'memory floor'
+unset output
+}
+if (pdf ne '') {
+set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced
+set output prefix.'token_time.pdf'
+plot prefix.'token_time.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax', \
+     prefix.'token_time.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#0072B2' title 'vla', \
+     prefix.'token_time.dat' index 2 using 1:2 with lines dashtype (5,4) linewidth 1.0 linecolor rgb '#707070' title 'memory floor'
+unset output
+}

@@ -1,0 +1,48 @@
+# Stand-alone: run `gnuplot` on this file from any directory; it reads the .dat file beside it and writes
+# a .png and a .pdf beside it.
+prefix = ''
+do for [i=1:strlen(ARG0)] { if (ARG0[i:i] eq '/') { prefix = ARG0[1:i] } }
+png = strstrt(GPVAL_TERMINALS, ' pngcairo ') ? 'pngcairo' : strstrt(GPVAL_TERMINALS, ' png ') ? 'png' : ''
+pdf = strstrt(GPVAL_TERMINALS, ' pdfcairo ') ? 'pdfcairo' : ''
+if (png eq '') { print 'this gnuplot has no PNG terminal: install gnuplot-nox' }
+if (pdf eq '') { print 'this gnuplot has no PDF terminal: install gnuplot-nox' }
+if (png eq '' && pdf eq '') { exit status 3 }
+set encoding utf8
+set border 3 linewidth 0.6 linecolor rgb '#404040'
+set tics nomirror out scale 0.6,0.3 font ',7' textcolor rgb '#202020'
+set grid xtics ytics linetype 1 linewidth 0.4 linecolor rgb '#e4e4e4'
+set format '%g'
+set bars 0.5
+set boxwidth 0.8 relative
+set style fill solid 0.55 noborder
+set label 99 'Latency of a forward pass' noenhanced at screen 0.5, screen 0.965 center
+set xlabel 'tokens T' noenhanced offset 0,0.5 font ',7.5'
+set ylabel 'latency (s)' noenhanced offset 1.2,0 font ',7.5'
+set bmargin 4.7
+set label 100 'cuda bf16, B 1, H 16, dk 64, dv 64, graph, cache hot, NVIDIA H200, 132 multiprocessors; medians with' at screen 0.5, screen 0.055 center noenhanced font ',5' textcolor rgb '#606060'
+set label 101 'quartiles' at screen 0.5, screen 0.025 center noenhanced font ',5' textcolor rgb '#606060'
+set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width -1 maxcols 3 noenhanced font ',6.5'
+set tmargin 2.45
+set logscale x 2
+set xtics ('4k' 4096.0, '8k' 8192.0, '16k' 16384.0, '32k' 32768.0, '64k' 65536.0, '128k' 131072.0)
+set logscale y
+set format y '10^{%L}'
+set mytics 10
+set xrange [3561.739130434783:150732.8]
+set yrange [7.5890191038549265e-06:0.002561278274191179]
+if (png ne '') {
+if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
+set output prefix.'latency_cuda_bf16_B1_H16_K64_V64_graph_hot.png'
+plot prefix.'latency_cuda_bf16_B1_H16_K64_V64_graph_hot.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta', \
+     prefix.'latency_cuda_bf16_B1_H16_K64_V64_graph_hot.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#0072B2' title 'vla', \
+     prefix.'latency_cuda_bf16_B1_H16_K64_V64_graph_hot.dat' index 2 using 1:2 with lines dashtype (5,4) linewidth 1.0 linecolor rgb '#707070' title 'memory floor'
+unset output
+}
+if (pdf ne '') {
+set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced
+set output prefix.'latency_cuda_bf16_B1_H16_K64_V64_graph_hot.pdf'
+plot prefix.'latency_cuda_bf16_B1_H16_K64_V64_graph_hot.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta', \
+     prefix.'latency_cuda_bf16_B1_H16_K64_V64_graph_hot.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#0072B2' title 'vla', \
+     prefix.'latency_cuda_bf16_B1_H16_K64_V64_graph_hot.dat' index 2 using 1:2 with lines dashtype (5,4) linewidth 1.0 linecolor rgb '#707070' title 'memory floor'
+unset output
+}
