@@ -224,7 +224,9 @@ static vla_status trained_accuracy(shelf *s, const char *field, vla_error *error
     double most = 0;
     for (int64_t i = 0; i < s->records->count; i++) {
         const vla_record *row = s->records->rows[i];
-        if (!is_scored(row) || text_is(row, "task", "copy") || is_lengthened(row) != (field[0] == 'T')) continue;
+        if (!is_scored(row) || strncmp(vla_record_text(row, "task", ""), "copy", 4) == 0 ||
+            is_lengthened(row) != (field[0] == 'T'))
+            continue;
         double values[POINTS];
         int64_t seeds = 0;
         bool first = true;

@@ -12,14 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    LABEL = 160,
-    CURVE = 200,
-    NORM_T = 1000,
-    TUNED_STEPS = 4000,
-    SEARCH_SHARE = 4 /* a rate is tried for this part of the steps */
-};
-static const char *const task_names[] = {"mqar", "mqar-zoology", "copy"};
+enum { LABEL = 160, CURVE = 100, NORM_T = 1000, TUNED_STEPS = 12000, TUNED_BATCH = 16 };
+static const char *const task_names[] = {"mqar", "mqar-zoology", "copy", "copy-own"};
 static const char *const norm_names[] = {"none", "layer", "rms"};
 static const char *const feature_names[] = {"elu1", "silu", "identity"};
 
@@ -29,7 +23,7 @@ typedef struct job { /* one network trained once */
     int64_t n, T;
     uint64_t seed;
     double lr;
-    bool search; /* a short run that tries a rate */
+    bool search; /* tries a rate */
     vla_sequences sequences;
     vla_train train;
     char label[LABEL], cell[LABEL], checkpoint[1024], task[96];
@@ -49,8 +43,8 @@ vla_trained_settings vla_trained_settings_default(vla_task_kind kind)
 {
     static const int64_t pairs[] = {4, 8, 12, 16, 24}, none[] = {0}, seeds[] = {42};
     vla_trained_settings s = {.kind = kind,
-                              .n = kind == VLA_COPY ? none : pairs,
-                              .n_count = kind == VLA_COPY ? 1 : 5,
+                              .n = vla_sequences_is_copy(kind) ? none : pairs,
+                              .n_count = vla_sequences_is_copy(kind) ? 1 : 5,
                               .seeds = seeds,
                               .seed_count = 1,
                               .vocab = 128,
@@ -100,7 +94,8 @@ static void label_job(job *j)
     const char *protocol = s->quick ? "quick" : s->tuned ? "tuned" : "paper";
     int used = snprintf(j->cell, LABEL, "%s/%s%s/%s/", task_names[s->kind], vla_op_name(j->op),
                         s->published && j->op == VLA_DELTA ? "-pub" : "", protocol);
-    if (s->kind != VLA_COPY) used += snprintf(j->cell + used, (size_t)(LABEL - used), "n%" PRId64 "_", j->n);
+    if (!vla_sequences_is_copy(s->kind))
+        used += snprintf(j->cell + used, (size_t)(LABEL - used), "n%" PRId64 "_", j->n);
     used += snprintf(j->cell + used, (size_t)(LABEL - used), "T%" PRId64, j->T);
     if (s->vocab != 128) used += snprintf(j->cell + used, (size_t)(LABEL - used), "_V%" PRId64, s->vocab);
     if (s->conv) used += snprintf(j->cell + used, (size_t)(LABEL - used), "_conv%" PRId64, c.conv);
@@ -132,17 +127,16 @@ static void set_schedule(job *j)
 {
     const vla_trained_settings *s = j->s;
     vla_train *t = &j->train;
-    const bool copy = s->kind == VLA_COPY, lengthened = !copy && j->T > vla_sequences_length(s->kind, j->n);
+    const bool copy = vla_sequences_is_copy(s->kind), lengthened = !copy && j->T > vla_sequences_length(s->kind, j->n);
     t->steps = s->quick ? 600 : s->tuned ? TUNED_STEPS : copy ? 1500 : lengthened ? 2000 : 3000;
-    t->batch = s->batch ? s->batch : copy && !s->tuned ? 32 : 64;
+    t->batch = s->batch ? s->batch : s->quick ? 64 : s->tuned ? TUNED_BATCH : copy ? 32 : 64;
     if (s->steps > 0) t->steps = s->steps;
-    if (j->search) t->steps = (t->steps + SEARCH_SHARE - 1) / SEARCH_SHARE;
     t->warmup = t->steps / 10;
     t->lr = j->lr;
     t->decay = 0.01, t->clip = 1;
     t->test_batches = s->quick ? 20 : lengthened ? 15 : 20;
     t->test_batch = s->quick ? 50 : 32;
-    if (s->tuned) t->check_every = 250, t->patience = 8, t->enough = 0.9995;
+    if (s->tuned) t->check_every = 500, t->enough = 0.999;
 }
 
 static void make_job(job *j, const vla_trained_settings *s, vla_op op, int64_t n, int64_t T, uint64_t seed, double lr,
@@ -198,7 +192,7 @@ static bool describe(vla_record *row, const job *j, const char *part)
                              s->quick   ? "quick"
                              : s->tuned ? "tuned"
                                         : "paper") &&
-           (s->kind == VLA_COPY ? vla_record_null(row, "n") : vla_record_int(row, "n", j->n)) &&
+           (vla_sequences_is_copy(s->kind) ? vla_record_null(row, "n") : vla_record_int(row, "n", j->n)) &&
            vla_record_int(row, "T", j->T) && vla_record_int(row, "vocab", s->vocab) &&
            vla_record_int(row, "seed", (int64_t)j->seed) && vla_record_real(row, "lr", j->lr) &&
            vla_record_string(row, "out_norm", norm_names[c->out_norm]) && vla_record_int(row, "conv", c->conv) &&
@@ -207,7 +201,7 @@ static bool describe(vla_record *row, const job *j, const char *part)
            vla_record_real(row, "lambda0", c->lambda0) && vla_record_int(row, "refresh_period", c->refresh_period);
 }
 
-/* The curve, thinned to means over equal stretches. */
+/* The curve, thinned to means over equal stretches, to four decimals. */
 static bool put_curve(vla_record *row, const vla_train_result *r)
 {
     double means[CURVE];
@@ -216,6 +210,7 @@ static bool put_curve(vla_record *row, const vla_train_result *r)
         const int64_t from = i * r->steps / count, to = (i + 1) * r->steps / count;
         means[i] = 0;
         for (int64_t k = from; k < to; k++) means[i] += r->curve[k] / (double)(to - from);
+        means[i] = round(means[i] * 1e4) / 1e4;
     }
     return vla_record_reals(row, "curve", means, count);
 }
@@ -349,24 +344,54 @@ static const vla_record *known_row(const runner *x, const char *key)
     return NULL;
 }
 
+/* The first seed's network at the chosen rate is the one that tried it: its row again, as a result. *found: it is
+ * known. */
+static vla_status take_tried(const runner *x, const job *j, bool *found, vla_error *error)
+{
+    job tried;
+    char key[17];
+    *found = false;
+    if (!j->s->tuned || j->s->lr > 0 || j->search || j->seed != (uint64_t)j->s->seeds[0] || j->s->gradients ||
+        j->s->dump)
+        return VLA_OK;
+    make_job(&tried, j->s, j->op, j->n, j->T, j->seed, j->lr, true);
+    key_of(&tried, "", key);
+    const vla_record *old = known_row(x, key);
+    if (!old) return VLA_OK;
+    vla_record *row = vla_record_copy(old);
+    if (!row || !describe(row, j, "")) return no_memory(row, error);
+    *found = true;
+    return x->sink->add(x->sink->context, row, error);
+}
+
 typedef struct outcome {
     bool done;               /* there is a row: of this run or an earlier one */
     double validation, loss; /* what a rate is chosen by; NaN where it diverged */
+    double error;            /* standard error of validation */
 } outcome;
+
+/* The validation stream asks as often as the test stream, `scored` times. */
+static outcome outcome_of(double validation, double loss, double scored)
+{
+    return (outcome){true, validation, loss, sqrt(validation * (1 - validation) / scored)};
+}
 
 /* Trains one network unless it is known or not wanted. */
 static vla_status run_job(runner *x, job *j, outcome *out, vla_error *error)
 {
     char key[17];
-    *out = (outcome){false, (double)NAN, (double)NAN};
+    *out = (outcome){false, (double)NAN, (double)NAN, 0};
     key_of(j, "", key);
     const vla_record *old = known_row(x, key);
     if (old) {
-        *out = (outcome){true, vla_record_number(old, "validation", (double)NAN),
-                         vla_record_number(old, "loss", (double)NAN)};
+        *out = outcome_of(vla_record_number(old, "validation", (double)NAN),
+                          vla_record_number(old, "loss", (double)NAN), vla_record_number(old, "scored", 1));
         return VLA_OK;
     }
     if (x->sink->wanted && !x->sink->wanted(x->sink->context, j->label, key)) return VLA_OK;
+    bool tried;
+    vla_status status = take_tried(x, j, &tried, error);
+    if (status || tried) return out->done = tried, status;
     x->now = j;
     j->train.context = &j->sequences;
     j->train.task = j->task;
@@ -375,13 +400,13 @@ static vla_status run_job(runner *x, job *j, outcome *out, vla_error *error)
     vla_train_result result = {.curve = NULL};
     vla_error why = {0};
     const bool gradients = j->s->gradients && !j->search;
-    vla_status status = gradients ? untrained_gradients(x, j, error) : VLA_OK;
+    if (gradients) status = untrained_gradients(x, j, error);
     if (status) return status;
     status = vla_train_run(&j->train, x->pool, tell, x, &network, &result, &why);
     if (status == VLA_ERR_NUMERIC) return out->done = true, add_failure(x, j, &why, error);
     if (status) return vla_fail(error, why.status, "%s: %s", j->label, why.message);
     if (result.stop != VLA_STOP_ASKED) {
-        *out = (outcome){true, result.validation, result.loss};
+        *out = outcome_of(result.validation, result.loss, (double)result.test_scored);
         status = add_result(x, j, &result, vla_network_size(network), error);
         if (!status && gradients) status = add_gradients(x, j, network, true, error);
     }
@@ -397,13 +422,24 @@ static const double GRID[] = {1e-4, 3e-4, 1e-3, 3e-3, 1e-2};
 typedef struct search {
     double lr[MOST_RATES];
     outcome of[MOST_RATES];
-    int count, best; /* best: -1 until a rate did not diverge */
-    bool whole;      /* every rate so far has its row */
+    int count;
+    bool whole; /* every rate so far has its row */
 } search;
 
-static bool is_better(const outcome *a, const outcome *b)
+/* The lowest loss among the rates whose validation accuracy is within two standard errors of the highest: on a plateau
+ * accuracy is the same at every rate, and loss is not. -1 where all diverged. */
+static int best_of(const search *found)
 {
-    return a->validation > b->validation || (a->validation == b->validation && a->loss < b->loss);
+    int highest = -1, best = -1;
+    for (int i = 0; i < found->count; i++)
+        if (!isnan(found->of[i].validation) && (highest < 0 || found->of[i].validation > found->of[highest].validation))
+            highest = i;
+    for (int i = 0; highest >= 0 && i < found->count; i++) {
+        const outcome *a = &found->of[i], *top = &found->of[highest];
+        const double apart = 2 * hypot(a->error, top->error);
+        if (a->validation >= top->validation - apart && (best < 0 || a->loss < found->of[best].loss)) best = i;
+    }
+    return best;
 }
 
 static vla_status try_rate(runner *x, const job *like, double lr, search *found, vla_error *error)
@@ -416,8 +452,6 @@ static vla_status try_rate(runner *x, const job *like, double lr, search *found,
     found->lr[i] = lr;
     found->count++;
     found->whole = found->whole && found->of[i].done;
-    if (!isnan(found->of[i].validation) && (found->best < 0 || is_better(&found->of[i], &found->of[found->best])))
-        found->best = i;
     return VLA_OK;
 }
 
@@ -425,14 +459,14 @@ static vla_status try_rate(runner *x, const job *like, double lr, search *found,
  * while a rate has no row yet (stopped, or left to another machine) or where all diverged. */
 static vla_status choose_rate(runner *x, const job *like, double *lr, vla_error *error)
 {
-    search found = {.best = -1, .whole = true};
+    search found = {.whole = true};
     vla_status status = VLA_OK;
     *lr = (double)NAN;
     for (size_t i = 0; !status && !x->stopped && i < sizeof GRID / sizeof *GRID; i++)
         status = try_rate(x, like, GRID[i], &found, error);
     double lowest = GRID[0], highest = GRID[sizeof GRID / sizeof *GRID - 1];
-    while (!status && !x->stopped && found.whole && found.best >= 0 && found.count < MOST_RATES) {
-        const double best = found.lr[found.best];
+    while (!status && !x->stopped && found.whole && best_of(&found) >= 0 && found.count < MOST_RATES) {
+        const double best = found.lr[best_of(&found)];
         if (best <= lowest)
             status = try_rate(x, like, lowest /= 3, &found, error);
         else if (best >= highest)
@@ -440,7 +474,7 @@ static vla_status choose_rate(runner *x, const job *like, double *lr, vla_error 
         else
             break;
     }
-    if (!status && !x->stopped && found.whole && found.best >= 0) *lr = found.lr[found.best];
+    if (!status && !x->stopped && found.whole && best_of(&found) >= 0) *lr = found.lr[best_of(&found)];
     return status;
 }
 

@@ -1,9 +1,11 @@
 /* Trained associative recall (mqar) and copying, as records of the kinds `train`, `gradient` and `state`.
  *
  * Protocol paper: the authors' settings, one rate, their norm and refresh. Protocol tuned: the same output norm for
- * every operator, no refresh, one grid of rates for all, each tried by a shorter run of the first seed (rows with
- * `search`), widened while the best is at an edge; the best by accuracy on the validation stream, then by loss, is
- * trained with every seed, stopped early, and scored on a test stream. A rate whose run diverges is skipped. */
+ * every operator, no refresh, one grid of rates for all, each tried by the first seed's whole run (rows with `search`),
+ * widened while the best is at an edge. Chosen is the lowest loss among the rates whose accuracy on the validation
+ * stream is within two standard errors of the highest; its network counts as the first seed's (the same row again), the
+ * other seeds are trained at that rate, and all are scored on a test stream. Only a reached accuracy stops early, so
+ * that no plateau is cut short. A rate whose run diverges is skipped. */
 #ifndef VLA_TRAIN_TRAINED_H
 #define VLA_TRAIN_TRAINED_H
 #include "lib/task/sequences.h"

@@ -71,6 +71,10 @@ static const cell cells[] = {
     {"C15", "copy", "vla", 0, 63, 1, 1},
     {"C15", "copy", "delta", 0, 63, NONE, NONE},
     {"C15", "copy", "rls", 0, 63, NONE, NONE},
+    {"C15", "copy-own", "softmax", 0, 63, 1, 1}, /* the other reading of `scored on the second half` */
+    {"C15", "copy-own", "linear", 0, 63, 1, 1},
+    {"C15", "copy-own", "decay", 0, 63, 1, 1},
+    {"C15", "copy-own", "vla", 0, 63, 1, 1},
 };
 
 enum { CELLS = sizeof cells / sizeof *cells, MOST_SEEDS = 64 };
@@ -177,6 +181,12 @@ static vla_status add_verdict(const ruling *r, const vla_row_sink *sink, vla_err
     return ok ? sink->add(sink->context, row, error) : no_memory(row, error);
 }
 
+/* What the program is told to run a task. */
+static const char *command_of(const char *task)
+{
+    return strcmp(task, "copy-own") == 0 ? "copy --copy-form own" : task;
+}
+
 static ruling ruling_of(const cell *c, const char *protocol, const measured *m)
 {
     ruling r = {.claim = c->claim, .value = m->median, .lo = m->min, .hi = m->max};
@@ -187,8 +197,8 @@ static ruling ruling_of(const cell *c, const char *protocol, const measured *m)
     if (c->n) snprintf(pairs, sizeof pairs, " --n %" PRId64, c->n);
     char length[32] = "";
     if (strcmp(c->claim, "C13") == 0) snprintf(length, sizeof length, " --T %" PRId64, c->T);
-    snprintf(r.replay, sizeof r.replay, "vla-capacity %s --op %s%s%s --protocol %s", c->task, c->op, pairs, length,
-             protocol);
+    snprintf(r.replay, sizeof r.replay, "vla-capacity %s --op %s%s%s --protocol %s", command_of(c->task), c->op, pairs,
+             length, protocol);
     return r;
 }
 
@@ -264,7 +274,7 @@ static vla_status judge_gradients(const vla_records *records, int64_t first, con
              trained && trained->boolean ? "trained" : "untrained");
     snprintf(r.condition, sizeof r.condition, "|dL/dx| at lag %.0f over lag 1, within a factor of 10", last_lag);
     snprintf(r.replay, sizeof r.replay, "vla-capacity %s --gradients --case %.80s",
-             vla_record_text(one, "task", "mqar"), vla_record_text(one, "case", "?"));
+             command_of(vla_record_text(one, "task", "mqar")), vla_record_text(one, "case", "?"));
     return add_verdict(&r, sink, error);
 }
 
@@ -273,11 +283,11 @@ vla_status vla_trained_table(const vla_records *records, vla_task_kind kind, con
     const int64_t end = records->count; /* the sink may append to the same list */
     vla_status status = VLA_OK;
     for (int i = 0; !status && i < CELLS; i++)
-        if (strcmp(cells[i].task, kind == VLA_COPY ? "copy" : "mqar") == 0 && kind != VLA_MQAR_ZOOLOGY)
+        if ((strncmp(cells[i].task, "copy", 4) == 0) == vla_sequences_is_copy(kind) && kind != VLA_MQAR_ZOOLOGY)
             status = judge_cell(records, i, sink, error);
     for (int64_t i = 0; !status && i < end; i++)
         if (text_is(records->rows[i], "kind", "gradient") && vla_record_number(records->rows[i], "lag", 0) == 1 &&
-            text_is(records->rows[i], "task", "copy") == (kind == VLA_COPY))
+            (strncmp(vla_record_text(records->rows[i], "task", ""), "copy", 4) == 0) == vla_sequences_is_copy(kind))
             status = judge_gradients(records, i, sink, error);
     return status;
 }
