@@ -171,11 +171,12 @@ static vla_status no_memory(vla_record *row, vla_error *error)
     return vla_fail(error, VLA_ERR_MEMORY, "training: out of memory for a record");
 }
 
-/* Nothing of the protocol was changed by an option: only such runs fill the paper's table. */
+/* Nothing of the protocol was changed by an option, short convolutions apart (their column is `conv`): only such runs
+ * fill the paper's table. */
 static bool is_standard(const vla_trained_settings *s)
 {
-    return !s->quick && s->steps == 0 && s->batch == 0 && !(s->lr > 0) && s->conv == 0 && s->out_norm < 0 &&
-           !(s->lambda0 > 0) && s->features < 0 && s->refresh_period < 0 && s->vocab == 128;
+    return !s->quick && s->steps == 0 && s->batch == 0 && !(s->lr > 0) && s->out_norm < 0 && !(s->lambda0 > 0) &&
+           s->features < 0 && s->refresh_period < 0 && s->vocab == 128;
 }
 
 static bool describe(vla_record *row, const job *j, const char *part)
