@@ -265,6 +265,24 @@ static void test_resume_is_bit_for_bit(void **state)
     unlink(path);
 }
 
+static void test_giving_up(void **state)
+{
+    (void)state;
+    vla_train t = tiny_run(VLA_RLS, 16);
+    t.check_every = 5, t.enough = 2, t.give_up = 7; /* an accuracy never reached */
+    vla_network *n;
+    vla_train_result r;
+    train(&t, 1, NULL, NULL, &n, &r);
+    assert_true(r.steps == 7 && r.stop == VLA_STOP_GIVE_UP && r.validation >= 0);
+    vla_network_destroy(n);
+    vla_train_result_free(&r);
+    t.enough = 0, t.patience = 1, t.give_up = 16; /* patience alone, as long as it lasts */
+    train(&t, 1, NULL, NULL, &n, &r);
+    assert_true(r.steps == 16 || (r.stop == VLA_STOP_PATIENCE && r.steps % 5 == 0));
+    vla_network_destroy(n);
+    vla_train_result_free(&r);
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -336,6 +354,7 @@ int main(void)
                                        cmocka_unit_test(test_attention_is_the_operator),
                                        cmocka_unit_test(test_threads_do_not_matter),
                                        cmocka_unit_test(test_resume_is_bit_for_bit),
+                                       cmocka_unit_test(test_giving_up),
                                        cmocka_unit_test(test_errors),
                                        cmocka_unit_test(test_nothing_asked),
                                        cmocka_unit_test(test_schedule)};

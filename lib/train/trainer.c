@@ -22,7 +22,8 @@ typedef struct run {
 
 const char *vla_train_stop_name(vla_train_stop stop)
 {
-    static const char *const names[] = {"steps", "accuracy reached", "no progress", "interrupted"};
+    static const char *const names[] = {"steps", "accuracy reached", "no progress", "another rate was faster",
+                                        "interrupted"};
     return (int)stop >= 0 && stop <= VLA_STOP_ASKED ? names[stop] : "?";
 }
 
@@ -160,6 +161,7 @@ static bool is_over(const run *r, vla_train_stop *stop)
     if (t->check_every == 0) return false;
     if (t->enough > 0 && r->mark.best >= t->enough) return *stop = VLA_STOP_ENOUGH, true;
     if (t->patience > 0 && r->mark.checks >= t->patience) return *stop = VLA_STOP_PATIENCE, true;
+    if (t->give_up > 0 && r->mark.step >= t->give_up) return *stop = VLA_STOP_GIVE_UP, true;
     return false;
 }
 

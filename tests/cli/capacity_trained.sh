@@ -79,6 +79,12 @@ jq -es 'map(select(.kind == "train")) | (map(select(.search)) | all(.steps == 40
 jq -es 'map(select(.kind == "train" and .seed == 7)) | (map(select(.search | not)) | .[0]) as $own |
   map(select(.search and .lr == $own.lr)) | length == 1 and .[0].accuracy == $own.accuracy and .[0].curve == $own.curve' \
   "$out/tuned.jsonl" >/dev/null || fail "the first seed's network"
+# the rate that is there first is chosen, and the others stop where it was
+"$program" mqar --protocol tuned --op rls --n 2 --vocab 16 --steps 2000 --seeds 3 -q -o "$out/first.jsonl" >/dev/null
+jq -es 'map(select(.kind == "train")) | (map(select(.search | not)) | .[0]) as $own | map(select(.search)) |
+  (map(select(.stop_reason == "accuracy reached") | .steps) | min) == $own.steps and any(.stop_reason == "another rate was faster") and
+  all(.stop_reason != "another rate was faster" or .steps >= $own.steps)' "$out/first.jsonl" >/dev/null ||
+  fail "the first rate: $(jq -c 'select(.kind == "train") | [.case, .steps, .stop_reason, .validation]' "$out/first.jsonl")"
 # a loss that is not finite stops with its step and fails the run
 code=0
 "$program" mqar --n 3 --steps 20 --batch 8 --op linear --lr 1e30 --format jsonl >"$out/bad" 2>/dev/null || code=$?
