@@ -8,7 +8,7 @@ typedef struct capacity_options {
     vla_range n, distractors;
     vla_strings keys, gates;
     int64_t trials, codebook, vocab, steps, batch;
-    double decay, u_scale, lr;
+    double decay, u_scale, lr, gate_bias;
     const char *u, *match, *from, *protocol, *mqar_form, *copy_form, *out_norm, *checkpoints, *dump;
     bool quick, short_conv, gradients, norms;
 } capacity_options;

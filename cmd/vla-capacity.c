@@ -253,6 +253,7 @@ static vla_trained_settings trained_settings(const capacity_options *o, vla_task
     if (o->vocab) s.vocab = o->vocab;
     s.steps = o->steps, s.batch = o->batch, s.lr = o->lr;
     s.conv = o->short_conv ? 4 : 0;
+    s.gate_bias = o->gate_bias;
     s.out_norm = position(capacity_norm_names, o->out_norm);
     if (vla_isa_parse(o->common.isa, &isa)) s.isa = isa;
     s.checkpoints = o->checkpoints, s.resume = o->common.resume, s.dump = o->dump;

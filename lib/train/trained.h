@@ -26,6 +26,7 @@ typedef struct vla_trained_settings {
     int64_t conv;
     int out_norm;           /* a vla_out_norm, or -1: the protocol's */
     double lambda0;         /* 0: 0.1 */
+    double gate_bias;       /* delta, decay: what the gates' bias starts at */
     int features;           /* a vla_features for queries and keys, or -1: the operator's */
     int64_t refresh_period; /* vla; -1: the protocol's */
     double refresh_eps;

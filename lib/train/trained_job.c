@@ -33,6 +33,7 @@ static vla_network_config network_of(const vla_job *j)
     }
     if (s->conv) c.conv = s->conv;
     if (s->lambda0 > 0) c.lambda0 = s->lambda0;
+    if (c.gate) c.gate_bias = s->gate_bias;
     if (s->features >= 0) c.features = c.key_features = (vla_features)s->features;
     if (s->refresh_period >= 0)
         c.refresh_period = j->op == VLA_VLA ? s->refresh_period : 0, c.refresh_eps = s->refresh_eps;
@@ -57,6 +58,7 @@ static void label_job(vla_job *j)
     if (s->out_norm >= 0)
         used += snprintf(j->cell + used, (size_t)(VLA_JOB_LABEL - used), "_%s", norm_names[c.out_norm]);
     if (s->lambda0 > 0) used += snprintf(j->cell + used, (size_t)(VLA_JOB_LABEL - used), "_lambda%g", c.lambda0);
+    if (c.gate_bias != 0) used += snprintf(j->cell + used, (size_t)(VLA_JOB_LABEL - used), "_gate%g", c.gate_bias);
     if (s->features >= 0)
         used += snprintf(j->cell + used, (size_t)(VLA_JOB_LABEL - used), "_%s", feature_names[c.features]);
     if (s->refresh_period >= 0)
@@ -134,7 +136,7 @@ vla_status vla_job_no_memory(vla_record *row, vla_error *error)
 static bool is_standard(const vla_trained_settings *s)
 {
     return !s->quick && s->steps == 0 && s->batch == 0 && !(s->lr > 0) && s->out_norm < 0 && !(s->lambda0 > 0) &&
-           s->features < 0 && s->refresh_period < 0 && s->vocab == 128;
+           !(s->gate_bias != 0) && s->features < 0 && s->refresh_period < 0 && s->vocab == 128;
 }
 
 bool vla_job_describe(vla_record *row, const vla_job *j, const char *part)
@@ -157,5 +159,6 @@ bool vla_job_describe(vla_record *row, const vla_job *j, const char *part)
            vla_record_string(row, "out_norm", norm_names[c->out_norm]) && vla_record_int(row, "conv", c->conv) &&
            vla_record_bool(row, "standard", is_standard(s)) && vla_record_bool(row, "search", j->search) &&
            vla_record_string(row, "features", feature_names[c->features]) &&
+           (c->gate_bias == 0 || vla_record_real(row, "gate_bias", c->gate_bias)) &&
            vla_record_real(row, "lambda0", c->lambda0) && vla_record_int(row, "refresh_period", c->refresh_period);
 }

@@ -56,6 +56,8 @@ static void identify(const vla_train *t, char *text)
         c->floor, c->lambda0, (long long)c->refresh_period, c->refresh_eps, c->out_norm, (long long)c->conv,
         (long long)t->T, (long long)t->batch, (long long)t->steps, (long long)t->warmup, t->lr, t->decay, t->clip,
         (unsigned long long)t->seed, t->isa);
+    const size_t used = strlen(text);
+    if (c->gate_bias != 0) snprintf(text + used, IDENTITY - used, " gate bias %.17g", c->gate_bias);
 }
 
 static vla_status check(const vla_train *t, vla_error *error)

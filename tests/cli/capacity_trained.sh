@@ -50,6 +50,10 @@ grep -q '^run 0,' "$out/log" || fail "trained again: $(cat "$out/log")"
 # shellcheck disable=SC2086
 "$program" mqar --n 3 $small --op vla --lambda0 0.5 --features silu --refresh-period 4 --format jsonl |
   jq -es 'any(.kind == "train" and .lambda0 == 0.5 and .features == "silu" and .refresh_period == 4 and (.case | test("lambda0.5_silu_refresh4")))' >/dev/null
+# the gates' first bias reaches the operators that have gates, and is part of their case
+# shellcheck disable=SC2086
+"$program" mqar --n 3 $small --op decay,rls --gate-bias 4 --format jsonl |
+  jq -es 'map(select(.kind == "train")) | map([.case, .gate_bias]) == [["mqar/decay/paper/n3_T10_gate4_s7", 4], ["mqar/rls/paper/n3_T10_s7", null]]' >/dev/null || fail "gate bias"
 # a run with options of its own is no measurement of the protocol
 ! "$program" mqar --n 4 --steps 2 --batch 8 --op vla -q | grep -q '1 seed' || fail "a short run filled the table"
 # a tuned case is a grid of rates; a case by its label
