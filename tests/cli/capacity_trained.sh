@@ -107,5 +107,5 @@ for bad in "mqar --n 127,128" "mqar --n 8 --T 17" "mqar --mqar-form zoology --n 
   # shellcheck disable=SC2086
   "$program" $bad --steps 1 --batch 1 >/dev/null 2>"$out/log" || code=$?
   [ "$code" = 2 ] || [ "$code" = 3 ] || fail "$bad: exit $code"
-  [ "$(grep -vc 'warning: OpenBLAS' "$out/log")" = 1 ] || fail "$bad: $(cat "$out/log")"
+  [ "$(wc -l <"$out/log")" = 1 ] || fail "$bad: $(cat "$out/log")"
 done
