@@ -203,6 +203,31 @@ static int best_of(const search *found)
     return best;
 }
 
+/* Sooner there, or else more accurate by two standard errors or lower in loss by 1 %. */
+static bool is_clearly_better(const outcome *a, const outcome *b)
+{
+    if (isfinite(a->reached) || isfinite(b->reached)) return a->reached < b->reached;
+    return isnan(b->validation) || a->validation > b->validation + 2 * hypot(a->error, b->error) ||
+           a->loss < 0.99 * b->loss;
+}
+
+/* The rate to try next: three times beyond the best where that is the smallest or largest tried and clearly better than
+ * the one beside it; otherwise 0. */
+static double beyond_edge(const search *found)
+{
+    const int best = best_of(found);
+    int below = -1, above = -1; /* the rates beside the best */
+    for (int i = 0; best >= 0 && i < found->count; i++) {
+        if (found->lr[i] < found->lr[best] && (below < 0 || found->lr[i] > found->lr[below])) below = i;
+        if (found->lr[i] > found->lr[best] && (above < 0 || found->lr[i] < found->lr[above])) above = i;
+    }
+    if (best >= 0 && below < 0 && above >= 0 && is_clearly_better(&found->of[best], &found->of[above]))
+        return found->lr[best] / 3;
+    if (best >= 0 && above < 0 && below >= 0 && is_clearly_better(&found->of[best], &found->of[below]))
+        return found->lr[best] * 3;
+    return 0;
+}
+
 /* The fewest steps in which a known rate of the grid reached the accuracy, 0 where none did: others stop there. */
 static int64_t fewest_steps(const vla_job_runner *x, const vla_job *like)
 {
@@ -241,16 +266,10 @@ static vla_status choose_rate(vla_job_runner *x, const vla_job *like, double *lr
     *lr = (double)NAN;
     for (size_t i = 0; !status && !x->stopped && i < sizeof GRID / sizeof *GRID; i++)
         status = try_rate(x, like, GRID[i], &found, error);
-    double lowest = GRID[0], highest = GRID[0];
-    for (int i = 0; i < found.count; i++) lowest = fmin(lowest, found.lr[i]), highest = fmax(highest, found.lr[i]);
-    while (!status && !x->stopped && found.whole && best_of(&found) >= 0 && found.count < MOST_RATES) {
-        const double best = found.lr[best_of(&found)];
-        if (best <= lowest)
-            status = try_rate(x, like, lowest /= 3, &found, error);
-        else if (best >= highest)
-            status = try_rate(x, like, highest *= 3, &found, error);
-        else
-            break;
+    while (!status && !x->stopped && found.whole && found.count < MOST_RATES) {
+        const double beyond = beyond_edge(&found);
+        if (!(beyond > 0)) break;
+        status = try_rate(x, like, beyond, &found, error);
     }
     if (!status && !x->stopped && found.whole && best_of(&found) >= 0) *lr = found.lr[best_of(&found)];
     return status;
