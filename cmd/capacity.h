@@ -8,15 +8,16 @@ typedef struct capacity_options {
     vla_range n, distractors;
     vla_strings keys, gates;
     int64_t trials, codebook, vocab, steps, batch;
-    double decay, u_scale, lr;
-    const char *u, *match, *from, *protocol, *mqar_form, *out_norm, *checkpoints, *dump;
+    double decay, u_scale, lr, gate_bias;
+    const char *u, *match, *from, *protocol, *mqar_form, *copy_form, *out_norm, *checkpoints, *dump;
     bool quick, short_conv, gradients, norms;
 } capacity_options;
 
 extern const char *const capacity_key_names[],
     *const capacity_gate_names[], *const capacity_protocol_names[], *const capacity_form_names[],
-                                                                        *const capacity_norm_names[],
-                                                                            *const capacity_feature_names[];
+                                                                        *const capacity_copy_names[],
+                                                                            *const capacity_norm_names[],
+                                                                                *const capacity_feature_names[];
 
 /* Parses argv; *task is recall, mqar or copy. Refuses a task that does not exist and an option of another task, by
  * name. False: leave main with *exit_code. */

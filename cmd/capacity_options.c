@@ -9,6 +9,7 @@ static const char *const u_names[] = {"tied", "random", NULL};
 static const char *const match_names[] = {"state", "none", NULL};
 const char *const capacity_protocol_names[] = {"paper", "tuned", NULL};
 const char *const capacity_form_names[] = {"paper", "zoology", NULL};
+const char *const capacity_copy_names[] = {"next", "own", NULL};
 const char *const capacity_norm_names[] = {"none", "layer", "rms", NULL};
 const char *const capacity_feature_names[] = {"elu1", "silu", "identity", NULL};
 
@@ -132,10 +133,16 @@ static void trained_rows(capacity_options *o, vla_option *rows)
         among(option("mqar-form", VLA_OPT_CHOICE, &o->mqar_form, "NAME",
                      "paper, or zoology: gaps and fillers (default: paper)"),
               capacity_form_names),
+        among(option("copy-form", VLA_OPT_CHOICE, &o->copy_form, "NAME",
+                     "a token asked one position before it (next), or at its own (default: next)"),
+              capacity_copy_names),
         option("quick", VLA_OPT_FLAG, &o->quick, NULL, "a small network on 4 pairs, in seconds (default: off)"),
         bounded(option("steps", VLA_OPT_INT, &o->steps, "N", "training steps (default: the protocol's)"), 1, 1 << 30),
         bounded(option("batch", VLA_OPT_INT, &o->batch, "N", "sequences a step (default: the protocol's)"), 1, 1 << 20),
         bounded(option("lr", VLA_OPT_REAL, &o->lr, "X", "learning rate (default: the protocol's)"), 1e-300, 1e300),
+        bounded(option("gate-bias", VLA_OPT_REAL, &o->gate_bias, "X",
+                       "delta, decay: what the gates' bias starts at (default: 0, gates of 1/2)"),
+                -100, 100),
         bounded(option("vocab", VLA_OPT_INT, &o->vocab, "N", "tokens (default: 128)"), 3, 1 << 20),
         option("short-conv", VLA_OPT_FLAG, &o->short_conv, NULL,
                "a causal convolution of 4 taps on q, k and v (default: off)"),
@@ -197,6 +204,8 @@ static vla_status check_task(const table *t, int takers[GROUPS][MOST_ROWS], cons
                                 recall ? "mqar and copy" : "recall", *task);
             if (copy && (strcmp(name, "n") == 0 || strcmp(name, "mqar-form") == 0))
                 return vla_fail(error, VLA_ERR_ARGUMENT, "--%s: copy has no pairs; --T sets its length", name);
+            if (!copy && strcmp(name, "copy-form") == 0)
+                return vla_fail(error, VLA_ERR_ARGUMENT, "--copy-form: an option of copy, not of %s", *task);
         }
     return VLA_OK;
 }

@@ -246,13 +246,14 @@ static vla_trained_settings trained_settings(const capacity_options *o, vla_task
     if (ops) s.op_count = ops;
     s.tuned = position(capacity_protocol_names, o->protocol) == 1;
     s.published = o->common.preset != NULL;
-    if (o->n.count && kind != VLA_COPY) s.n = o->n.values, s.n_count = o->n.count;
+    if (o->n.count && !vla_sequences_is_copy(kind)) s.n = o->n.values, s.n_count = o->n.count;
     if (o->common.T.count) s.T = o->common.T.values, s.T_count = o->common.T.count;
     s.seeds = o->common.seeds.count ? o->common.seeds.values : &o->common.seed;
     s.seed_count = o->common.seeds.count ? o->common.seeds.count : 1;
     if (o->vocab) s.vocab = o->vocab;
     s.steps = o->steps, s.batch = o->batch, s.lr = o->lr;
     s.conv = o->short_conv ? 4 : 0;
+    s.gate_bias = o->gate_bias;
     s.out_norm = position(capacity_norm_names, o->out_norm);
     if (vla_isa_parse(o->common.isa, &isa)) s.isa = isa;
     s.checkpoints = o->checkpoints, s.resume = o->common.resume, s.dump = o->dump;
@@ -266,12 +267,15 @@ static vla_trained_settings trained_settings(const capacity_options *o, vla_task
 static vla_status trained(session *s, const vla_row_sink *sink, vla_error *error)
 {
     const bool zoology = position(capacity_form_names, s->o->mqar_form) == 1;
-    const vla_task_kind kind = strcmp(s->word, "copy") == 0 ? VLA_COPY : zoology ? VLA_MQAR_ZOOLOGY : VLA_MQAR;
+    const bool own = position(capacity_copy_names, s->o->copy_form) == 1;
+    const vla_task_kind kind = strcmp(s->word, "copy") != 0 ? (zoology ? VLA_MQAR_ZOOLOGY : VLA_MQAR)
+                               : own                        ? VLA_COPY_OWN
+                                                            : VLA_COPY;
     const vla_trained_settings settings = trained_settings(s->o, kind);
     const vla_trained_watch watch = {tell, s};
     bool stopped = false;
     vla_status status =
-        s->o->from ? VLA_OK : vla_trained_run(&settings, s->pool, &s->old, sink, &watch, &stopped, error);
+        s->o->from ? VLA_OK : vla_trained_run(&settings, s->pool, &s->all, sink, &watch, &stopped, error);
     vla_progress_clear(&s->progress);
     if (status || s->o->common.dry_run) return status;
     if (stopped)

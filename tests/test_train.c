@@ -18,14 +18,15 @@
 #include <cmocka.h>
 
 static const vla_sequences paper = {VLA_MQAR, 128, 8, 25, 42}, zoology = {VLA_MQAR_ZOOLOGY, 128, 8, 64, 42},
-                           copying = {VLA_COPY, 128, 0, 63, 42};
-static const vla_sequences *const kinds[] = {&paper, &zoology, &copying};
+                           copying = {VLA_COPY, 128, 0, 63, 42}, own = {VLA_COPY_OWN, 128, 0, 63, 42};
+static const vla_sequences *const kinds[] = {&paper, &zoology, &copying, &own};
 
 enum { MOST = 64 * 64 };
 
 /* What a reader who understands the task answers at position t, from tokens [0, t] alone. */
 static int32_t solve(const vla_sequences *s, const int32_t *tokens, int64_t t)
 {
+    if (s->kind == VLA_COPY_OWN) return tokens[t];
     if (s->kind == VLA_COPY) return tokens[t - (s->T - 1) / 2];
     for (int64_t i = 0; i < s->n; i++)
         if (tokens[2 * i] == tokens[t]) return tokens[2 * i + 1];
@@ -36,7 +37,7 @@ static void test_sequences(void **state)
 {
     (void)state;
     static int32_t tokens[MOST], targets[MOST];
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 4; k++) {
         const vla_sequences *s = kinds[k];
         int64_t scored = 0, right = 0, constant = 0, fives = 0;
         assert_int_equal(vla_sequences_make(s, VLA_TRAIN, 0, 64, tokens, targets, NULL), VLA_OK);
@@ -49,7 +50,7 @@ static void test_sequences(void **state)
                 constant += target == 5 || (s->kind == VLA_MQAR_ZOOLOGY && target == 69);
                 fives += 1;
             }
-        const int64_t asked[3] = {8, 8, 31};
+        const int64_t asked[4] = {8, 8, 31, 31};
         assert_int_equal(scored, 64 * asked[k]);
         assert_int_equal(right, scored);
         /* a constant answer scores its token's share of the targets: about 1/127, 1/64, 1/127 */
@@ -63,7 +64,7 @@ static void test_splits(void **state)
 {
     (void)state;
     static int32_t tokens[MOST], targets[MOST], again[MOST];
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 4; k++) {
         const vla_sequences *s = kinds[k];
         for (int split = VLA_TRAIN; split <= VLA_TEST; split++) {
             assert_int_equal(vla_sequences_make(s, (vla_split)split, 96, 32, tokens, targets, NULL), VLA_OK);
@@ -264,6 +265,24 @@ static void test_resume_is_bit_for_bit(void **state)
     unlink(path);
 }
 
+static void test_giving_up(void **state)
+{
+    (void)state;
+    vla_train t = tiny_run(VLA_RLS, 16);
+    t.check_every = 5, t.enough = 2, t.give_up = 7; /* an accuracy never reached */
+    vla_network *n;
+    vla_train_result r;
+    train(&t, 1, NULL, NULL, &n, &r);
+    assert_true(r.steps == 7 && r.stop == VLA_STOP_GIVE_UP && r.validation >= 0);
+    vla_network_destroy(n);
+    vla_train_result_free(&r);
+    t.enough = 0, t.patience = 1, t.give_up = 16; /* patience alone, as long as it lasts */
+    train(&t, 1, NULL, NULL, &n, &r);
+    assert_true(r.steps == 16 || (r.stop == VLA_STOP_PATIENCE && r.steps % 5 == 0));
+    vla_network_destroy(n);
+    vla_train_result_free(&r);
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -335,6 +354,7 @@ int main(void)
                                        cmocka_unit_test(test_attention_is_the_operator),
                                        cmocka_unit_test(test_threads_do_not_matter),
                                        cmocka_unit_test(test_resume_is_bit_for_bit),
+                                       cmocka_unit_test(test_giving_up),
                                        cmocka_unit_test(test_errors),
                                        cmocka_unit_test(test_nothing_asked),
                                        cmocka_unit_test(test_schedule)};

@@ -224,7 +224,9 @@ static vla_status trained_accuracy(shelf *s, const char *field, vla_error *error
     double most = 0;
     for (int64_t i = 0; i < s->records->count; i++) {
         const vla_record *row = s->records->rows[i];
-        if (!is_scored(row) || text_is(row, "task", "copy") || is_lengthened(row) != (field[0] == 'T')) continue;
+        if (!is_scored(row) || strncmp(vla_record_text(row, "task", ""), "copy", 4) == 0 ||
+            is_lengthened(row) != (field[0] == 'T'))
+            continue;
         double values[POINTS];
         int64_t seeds = 0;
         bool first = true;
@@ -238,7 +240,8 @@ static vla_status trained_accuracy(shelf *s, const char *field, vla_error *error
         }
         if (!first) continue;
         vla_sort(values, seeds);
-        snprintf(who, sizeof who, "%s, %s", vla_record_text(row, "op", "?"), vla_record_text(row, "protocol", "?"));
+        snprintf(who, sizeof who, "%s, %s%s", vla_record_text(row, "op", "?"), vla_record_text(row, "protocol", "?"),
+                 vla_record_number(row, "conv", 0) > 0 ? ", short convolution" : "");
         most = fmax(most, number(row, field));
         put(s->p, who, VLA_QUARTILES, number(row, field), vla_quantile(values, seeds, 0.5), values[0],
             values[seeds - 1]);
@@ -247,24 +250,29 @@ static vla_status trained_accuracy(shelf *s, const char *field, vla_error *error
     return finish(s, error);
 }
 
-/* Of one task, size and protocol. */
+/* Of one task, size and protocol, short convolutions and gates' bias. */
 static bool same_setting(const vla_record *a, const vla_record *b)
 {
     return text_is(a, "task", vla_record_text(b, "task", "")) &&
            text_is(a, "protocol", vla_record_text(b, "protocol", "")) && number(a, "T") == number(b, "T") &&
-           vla_record_number(a, "n", 0) == vla_record_number(b, "n", 0);
+           vla_record_number(a, "n", 0) == vla_record_number(b, "n", 0) &&
+           vla_record_number(a, "conv", 0) == vla_record_number(b, "conv", 0) &&
+           vla_record_number(a, "gate_bias", 0) == vla_record_number(b, "gate_bias", 0);
 }
 
 /* Loss against step, a line for every operator: its first network in the records. */
 static vla_status loss_by_step(shelf *s, const vla_record *like, vla_error *error)
 {
-    char name[NAME], title[2 * NAME], pairs[32] = "";
-    const double n = vla_record_number(like, "n", 0);
+    char name[NAME], title[2 * NAME], pairs[32] = "", gate[32] = "";
+    const double n = vla_record_number(like, "n", 0), bias = vla_record_number(like, "gate_bias", 0);
     if (n > 0) snprintf(pairs, sizeof pairs, "n%.0f_", n);
-    snprintf(name, sizeof name, "training_%.20s_%.10s_%sT%.0f", vla_record_text(like, "task", "?"),
-             vla_record_text(like, "protocol", "?"), pairs, number(like, "T"));
-    snprintf(title, sizeof title, "Training loss, %.20s, %.0f tokens, protocol %.10s",
-             vla_record_text(like, "task", "?"), number(like, "T"), vla_record_text(like, "protocol", "?"));
+    if (bias != 0) snprintf(gate, sizeof gate, "_gate%g", bias);
+    const bool conv = vla_record_number(like, "conv", 0) > 0;
+    snprintf(name, sizeof name, "training_%.20s_%.10s_%sT%.0f%s%s", vla_record_text(like, "task", "?"),
+             vla_record_text(like, "protocol", "?"), pairs, number(like, "T"), conv ? "_conv" : "", gate);
+    snprintf(title, sizeof title, "Training loss, %.20s, %.0f tokens, protocol %.10s%s%s",
+             vla_record_text(like, "task", "?"), number(like, "T"), vla_record_text(like, "protocol", "?"),
+             conv ? ", short convolution" : "", bias != 0 ? ", gates' bias set" : "");
     start(s->p, name, title, "step", "cross-entropy (nats)", false, true);
     for (int op = 0; op < VLA_OPS; op++)
         for (int64_t i = 0; i < s->records->count; i++) {

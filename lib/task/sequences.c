@@ -5,9 +5,14 @@
 #include <math.h>
 #include <string.h>
 
+bool vla_sequences_is_copy(vla_task_kind kind)
+{
+    return kind == VLA_COPY || kind == VLA_COPY_OWN;
+}
+
 int64_t vla_sequences_length(vla_task_kind kind, int64_t n)
 {
-    if (kind == VLA_COPY) return 63;
+    if (vla_sequences_is_copy(kind)) return 63;
     if (kind == VLA_MQAR) return 3 * n + 1;
     return 4 * n < 64 ? 64 : 4 * n;
 }
@@ -33,7 +38,7 @@ vla_status vla_sequences_check(const vla_sequences *s, vla_error *error)
     if (s->vocab < 3 || s->vocab > 1 << 20)
         return refuse(error, "vocab", s->vocab, "3 tokens and more are accepted, up to", 1 << 20);
     if (s->T > 1 << 20) return refuse(error, "T", s->T, "tokens of a sequence are at most", 1 << 20);
-    if (s->kind != VLA_COPY) return check_pairs(s, error);
+    if (!vla_sequences_is_copy(s->kind)) return check_pairs(s, error);
     if (s->T < 3 || s->T % 2 == 0)
         return refuse(error, "T", s->T, "copy takes m tokens, a separator and m tokens: an odd length of at least", 3);
     return VLA_OK;
@@ -100,11 +105,11 @@ static void make_zoology(const vla_sequences *s, vla_rng *rng, int32_t *tokens, 
 
 static void make_copy(const vla_sequences *s, vla_rng *rng, int32_t *tokens, int32_t *targets)
 {
-    const int64_t m = (s->T - 1) / 2;
+    const int64_t m = (s->T - 1) / 2, asked = s->kind == VLA_COPY_OWN ? m + 1 : m;
     for (int64_t i = 0; i < m; i++)
         tokens[i] = tokens[m + 1 + i] = (int32_t)vla_rng_below(rng, (uint64_t)(s->vocab - 1));
     tokens[m] = (int32_t)(s->vocab - 1);
-    for (int64_t i = 0; i < m; i++) targets[m + i] = tokens[i];
+    for (int64_t i = 0; i < m; i++) targets[asked + i] = tokens[i];
 }
 
 vla_split vla_split_of(const int32_t *tokens, int64_t T)
@@ -123,7 +128,7 @@ static bool make_one(const vla_sequences *s, vla_split split, int64_t index, int
         for (int64_t t = 0; t < s->T; t++) targets[t] = -1;
         if (s->kind == VLA_MQAR) make_paper(s, &rng, tokens, targets, scratch);
         if (s->kind == VLA_MQAR_ZOOLOGY) make_zoology(s, &rng, tokens, targets, scratch, arrival);
-        if (s->kind == VLA_COPY) make_copy(s, &rng, tokens, targets);
+        if (vla_sequences_is_copy(s->kind)) make_copy(s, &rng, tokens, targets);
         if (vla_split_of(tokens, s->T) == split) return true;
     }
     return false;

@@ -6,6 +6,7 @@
  *                 more after a random gap drawn without replacement from a power law, asked there; other places hold
  *                 random tokens
  *   copy          m random tokens, SEP, the same m, T = 2m + 1; token i is asked at position m + i
+ *   copy own      the same sequence; token i is asked at position m + 1 + i, where it is the input itself
  *
  * Splits never share a sample: a sample belongs to the split that a hash of its tokens names, and is drawn again until
  * it does. */
@@ -13,7 +14,7 @@
 #define VLA_TASK_SEQUENCES_H
 #include "lib/vla.h"
 
-typedef enum vla_task_kind { VLA_MQAR, VLA_MQAR_ZOOLOGY, VLA_COPY, VLA_TASK_KINDS } vla_task_kind;
+typedef enum vla_task_kind { VLA_MQAR, VLA_MQAR_ZOOLOGY, VLA_COPY, VLA_COPY_OWN, VLA_TASK_KINDS } vla_task_kind;
 typedef enum vla_split { VLA_TRAIN, VLA_VALIDATE, VLA_TEST } vla_split;
 
 typedef struct vla_sequences {
@@ -22,6 +23,7 @@ typedef struct vla_sequences {
     uint64_t seed;
 } vla_sequences;
 
+bool vla_sequences_is_copy(vla_task_kind kind);
 /* T = 3n + 1 (paper), 4n or more and even (zoology), 63 (copy) unless given. */
 int64_t vla_sequences_length(vla_task_kind kind, int64_t n);
 /* Names the size at fault. */

@@ -23,7 +23,8 @@ typedef struct vla_network_config {
     bool qk_l2;
     bool penalty; /* vla: u = W_u k over the joined raw keys; otherwise u = k */
     bool gate;    /* delta: beta = sigmoid(W_b x + b), one a head; decay: g = sigmoid(W_g x + b), one a value channel */
-    double floor; /* of linear's and vla's denominators */
+    double gate_bias; /* what b starts at */
+    double floor;     /* of linear's and vla's denominators */
     double lambda0;
     int64_t refresh_period;
     double refresh_eps;

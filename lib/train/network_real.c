@@ -362,6 +362,8 @@ static void initialise(net *n, const vla_parameter *table, int64_t tensors, uint
             n->value[table[i].offset + j] =
                 (real)(table[i].start + (table[i].scale > 0 ? table[i].scale * vla_rng_normal(&rng) : 0));
     }
+    for (int64_t l = 0; l < n->c.blocks; l++)
+        for (int64_t j = 3 * n->D; j < n->J; j++) n->value[n->blocks[l].at[B_QKV] + j] = (real)n->c.gate_bias;
 }
 
 static void destroy(void *context)

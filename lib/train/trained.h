@@ -1,9 +1,12 @@
 /* Trained associative recall (mqar) and copying, as records of the kinds `train`, `gradient` and `state`.
  *
  * Protocol paper: the authors' settings, one rate, their norm and refresh. Protocol tuned: the same output norm for
- * every operator, no refresh, one grid of rates for all, each tried by a shorter run of the first seed (rows with
- * `search`), widened while the best is at an edge; the best by accuracy on the validation stream, then by loss, is
- * trained with every seed, stopped early, and scored on a test stream. A rate whose run diverges is skipped. */
+ * every operator, no refresh, one grid of rates for all, each tried by the first seed's run at full length (rows with
+ * `search`), widened while the best is at an edge. A run ends early at 99.9 % on the validation stream, or where
+ * another rate was there already, but on no plateau. Chosen is the rate that was there in the fewest steps; where none
+ * was, the lowest loss among those whose validation accuracy is within two standard errors of the highest. Its network
+ * counts as the first seed's (the same row again), the other seeds are trained at that rate, and all are scored on a
+ * test stream. A rate whose run diverges is skipped. */
 #ifndef VLA_TRAIN_TRAINED_H
 #define VLA_TRAIN_TRAINED_H
 #include "lib/task/sequences.h"
@@ -23,6 +26,7 @@ typedef struct vla_trained_settings {
     int64_t conv;
     int out_norm;           /* a vla_out_norm, or -1: the protocol's */
     double lambda0;         /* 0: 0.1 */
+    double gate_bias;       /* delta, decay: what the gates' bias starts at */
     int features;           /* a vla_features for queries and keys, or -1: the operator's */
     int64_t refresh_period; /* vla; -1: the protocol's */
     double refresh_eps;

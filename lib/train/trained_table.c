@@ -52,9 +52,25 @@ static const cell cells[] = {
     {"C13", "mqar", "decay", 8, 128, 0.01, 0.011},
     {"C13", "mqar", "decay", 8, 256, 0.01, 0.007},
     {"C13", "mqar", "decay", 8, 512, 0.01, 0.006},
+    {"C13", "mqar", "softmax", 8, 49, NONE, 0.15},
+    {"C13", "mqar", "softmax", 8, 64, NONE, 0.15},
+    {"C13", "mqar", "softmax", 8, 128, NONE, 0.15},
+    {"C13", "mqar", "softmax", 8, 256, NONE, 0.15},
     {"C13", "mqar", "softmax", 8, 512, NONE, 0.15},
+    {"C13", "mqar", "linear", 8, 49, NONE, 0.15},
+    {"C13", "mqar", "linear", 8, 64, NONE, 0.15},
+    {"C13", "mqar", "linear", 8, 128, NONE, 0.15},
+    {"C13", "mqar", "linear", 8, 256, NONE, 0.15},
     {"C13", "mqar", "linear", 8, 512, NONE, 0.15},
+    {"C13", "mqar", "delta", 8, 49, NONE, NONE},
+    {"C13", "mqar", "delta", 8, 64, NONE, NONE},
+    {"C13", "mqar", "delta", 8, 128, NONE, NONE},
+    {"C13", "mqar", "delta", 8, 256, NONE, NONE},
     {"C13", "mqar", "delta", 8, 512, 0.01, NONE},
+    {"C13", "mqar", "rls", 8, 49, NONE, NONE},
+    {"C13", "mqar", "rls", 8, 64, NONE, NONE},
+    {"C13", "mqar", "rls", 8, 128, NONE, NONE},
+    {"C13", "mqar", "rls", 8, 256, NONE, NONE},
     {"C13", "mqar", "rls", 8, 512, NONE, NONE},
     {"C13", "mqar", "vla", 8, 49, 1, 1},
     {"C13", "mqar", "vla", 8, 64, 1, 1},
@@ -71,6 +87,10 @@ static const cell cells[] = {
     {"C15", "copy", "vla", 0, 63, 1, 1},
     {"C15", "copy", "delta", 0, 63, NONE, NONE},
     {"C15", "copy", "rls", 0, 63, NONE, NONE},
+    {"C15", "copy-own", "softmax", 0, 63, 1, 1}, /* the other reading of `scored on the second half` */
+    {"C15", "copy-own", "linear", 0, 63, 1, 1},
+    {"C15", "copy-own", "decay", 0, 63, 1, 1},
+    {"C15", "copy-own", "vla", 0, 63, 1, 1},
 };
 
 enum { CELLS = sizeof cells / sizeof *cells, MOST_SEEDS = 64 };
@@ -91,36 +111,44 @@ static bool is_true(const vla_record *row, const char *name)
     return value && value->type == VLA_VALUE_BOOL && value->boolean;
 }
 
-static bool in_cell(const vla_record *row, const cell *c, const char *protocol)
+/* How a cell is measured: a protocol, with short convolutions of 4 taps or without any. */
+typedef struct column {
+    const char *protocol;
+    int64_t conv;
+} column;
+
+static const column PAPER = {"paper", 0}, TUNED = {"tuned", 0}, TUNED_CONV = {"tuned", 4};
+
+static bool in_cell(const vla_record *row, const cell *c, column in)
 {
     return is_true(row, "standard") && !is_true(row, "search") && text_is(row, "kind", "train") &&
-           text_is(row, "task", c->task) && text_is(row, "op", c->op) && text_is(row, "protocol", protocol) &&
-           text_is(row, "preset", "") && text_is(row, "status", "ok") &&
-           vla_record_number(row, "n", 0) == (double)c->n && vla_record_number(row, "T", 0) == (double)c->T &&
-           vla_record_number(row, "vocab", 0) == 128;
+           text_is(row, "task", c->task) && text_is(row, "op", c->op) && text_is(row, "protocol", in.protocol) &&
+           vla_record_number(row, "conv", 0) == (double)in.conv && text_is(row, "preset", "") &&
+           text_is(row, "status", "ok") && vla_record_number(row, "n", 0) == (double)c->n &&
+           vla_record_number(row, "T", 0) == (double)c->T && vla_record_number(row, "vocab", 0) == 128;
 }
 
 /* The rate whose first row has the best validation accuracy; paper rows have one rate. */
-static double chosen_rate(const vla_records *records, const cell *c, const char *protocol)
+static double chosen_rate(const vla_records *records, const cell *c, column in)
 {
     double best = -1, lr = NONE;
     for (int64_t i = 0; i < records->count; i++) {
         const vla_record *row = records->rows[i];
-        if (!in_cell(row, c, protocol)) continue;
+        if (!in_cell(row, c, in)) continue;
         const double validation = vla_record_number(row, "validation", 0);
         if (validation > best) best = validation, lr = vla_record_number(row, "lr", NONE);
     }
     return lr;
 }
 
-static measured measure(const vla_records *records, const cell *c, const char *protocol)
+static measured measure(const vla_records *records, const cell *c, column in)
 {
     double values[MOST_SEEDS];
     measured m = {0, NONE, NONE, NONE};
-    const double lr = chosen_rate(records, c, protocol);
+    const double lr = chosen_rate(records, c, in);
     for (int64_t i = 0; i < records->count && m.seeds < MOST_SEEDS; i++) {
         const vla_record *row = records->rows[i];
-        if (in_cell(row, c, protocol) && vla_record_number(row, "lr", NONE) == lr)
+        if (in_cell(row, c, in) && vla_record_number(row, "lr", NONE) == lr)
             values[m.seeds++] = vla_record_number(row, "accuracy", 0);
     }
     if (m.seeds == 0) return m;
@@ -146,18 +174,18 @@ static vla_status no_memory(vla_record *row, vla_error *error)
     return vla_fail(error, VLA_ERR_MEMORY, "table: out of memory for a record");
 }
 
-static vla_status add_cell(const cell *c, const measured *paper, const measured *tuned, const vla_row_sink *sink,
-                           vla_error *error)
+static vla_status add_cell(const cell *c, const measured m[3], const vla_row_sink *sink, vla_error *error)
 {
-    char a[80], b[80];
+    char text[3][80];
     vla_record *row = vla_record_create("cell");
     const bool ok = row && vla_record_string(row, "claim", c->claim) && vla_record_string(row, "task", c->task) &&
                     vla_record_string(row, "op", c->op) &&
                     (c->n ? vla_record_int(row, "n", c->n) : vla_record_null(row, "n")) &&
                     vla_record_int(row, "T", c->T) && vla_record_real(row, "paper", c->paper) &&
                     vla_record_real(row, "authors_log", c->authors) &&
-                    vla_record_string(row, "measured_paper", tell(paper, a, sizeof a)) &&
-                    vla_record_string(row, "measured_tuned", tell(tuned, b, sizeof b));
+                    vla_record_string(row, "measured_paper", tell(&m[0], text[0], sizeof text[0])) &&
+                    vla_record_string(row, "measured_tuned", tell(&m[1], text[1], sizeof text[1])) &&
+                    vla_record_string(row, "measured_conv", m[2].seeds ? tell(&m[2], text[2], sizeof text[2]) : NULL);
     return ok ? sink->add(sink->context, row, error) : no_memory(row, error);
 }
 
@@ -177,6 +205,12 @@ static vla_status add_verdict(const ruling *r, const vla_row_sink *sink, vla_err
     return ok ? sink->add(sink->context, row, error) : no_memory(row, error);
 }
 
+/* What the program is told to run a task. */
+static const char *command_of(const char *task)
+{
+    return strcmp(task, "copy-own") == 0 ? "copy --copy-form own" : task;
+}
+
 static ruling ruling_of(const cell *c, const char *protocol, const measured *m)
 {
     ruling r = {.claim = c->claim, .value = m->median, .lo = m->min, .hi = m->max};
@@ -187,8 +221,8 @@ static ruling ruling_of(const cell *c, const char *protocol, const measured *m)
     if (c->n) snprintf(pairs, sizeof pairs, " --n %" PRId64, c->n);
     char length[32] = "";
     if (strcmp(c->claim, "C13") == 0) snprintf(length, sizeof length, " --T %" PRId64, c->T);
-    snprintf(r.replay, sizeof r.replay, "vla-capacity %s --op %s%s%s --protocol %s", c->task, c->op, pairs, length,
-             protocol);
+    snprintf(r.replay, sizeof r.replay, "vla-capacity %s --op %s%s%s --protocol %s", command_of(c->task), c->op, pairs,
+             length, protocol);
     return r;
 }
 
@@ -209,11 +243,11 @@ static vla_status judge_number(const cell *c, const char *protocol, const measur
 }
 
 /* C14a, trained: vla above linear beyond capacity, by the ranges over seeds. */
-static vla_status judge_overload(const cell *linear, const cell *vla, const vla_records *records, const char *protocol,
+static vla_status judge_overload(const cell *linear, const cell *vla, const vla_records *records, column in,
                                  const vla_row_sink *sink, vla_error *error)
 {
-    const measured l = measure(records, linear, protocol), v = measure(records, vla, protocol);
-    ruling r = ruling_of(vla, protocol, &v);
+    const measured l = measure(records, linear, in), v = measure(records, vla, in);
+    ruling r = ruling_of(vla, in.protocol, &v);
     r.claim = "C14a";
     if (l.seeds == 0 || v.seeds == 0) {
         r.verdict = "not measured here", r.value = r.lo = r.hi = NONE;
@@ -228,14 +262,14 @@ static vla_status judge_overload(const cell *linear, const cell *vla, const vla_
 static vla_status judge_cell(const vla_records *records, int i, const vla_row_sink *sink, vla_error *error)
 {
     const cell *c = &cells[i];
-    static const char *const protocols[] = {"paper", "tuned"};
-    const measured both[2] = {measure(records, c, "paper"), measure(records, c, "tuned")};
-    vla_status status = add_cell(c, &both[0], &both[1], sink, error);
+    const column columns[] = {PAPER, TUNED, TUNED_CONV};
+    const measured m[3] = {measure(records, c, PAPER), measure(records, c, TUNED), measure(records, c, TUNED_CONV)};
+    vla_status status = add_cell(c, m, sink, error);
     for (int p = 0; !status && p < 2; p++) {
         if (strcmp(c->claim, "C14") == 0) {
-            if (strcmp(c->op, "vla") == 0) status = judge_overload(c - 1, c, records, protocols[p], sink, error);
+            if (strcmp(c->op, "vla") == 0) status = judge_overload(c - 1, c, records, columns[p], sink, error);
         } else if (!isnan(c->paper)) {
-            status = judge_number(c, protocols[p], &both[p], sink, error);
+            status = judge_number(c, columns[p].protocol, &m[p], sink, error);
         }
     }
     return status;
@@ -264,7 +298,7 @@ static vla_status judge_gradients(const vla_records *records, int64_t first, con
              trained && trained->boolean ? "trained" : "untrained");
     snprintf(r.condition, sizeof r.condition, "|dL/dx| at lag %.0f over lag 1, within a factor of 10", last_lag);
     snprintf(r.replay, sizeof r.replay, "vla-capacity %s --gradients --case %.80s",
-             vla_record_text(one, "task", "mqar"), vla_record_text(one, "case", "?"));
+             command_of(vla_record_text(one, "task", "mqar")), vla_record_text(one, "case", "?"));
     return add_verdict(&r, sink, error);
 }
 
@@ -273,11 +307,11 @@ vla_status vla_trained_table(const vla_records *records, vla_task_kind kind, con
     const int64_t end = records->count; /* the sink may append to the same list */
     vla_status status = VLA_OK;
     for (int i = 0; !status && i < CELLS; i++)
-        if (strcmp(cells[i].task, kind == VLA_COPY ? "copy" : "mqar") == 0 && kind != VLA_MQAR_ZOOLOGY)
+        if ((strncmp(cells[i].task, "copy", 4) == 0) == vla_sequences_is_copy(kind) && kind != VLA_MQAR_ZOOLOGY)
             status = judge_cell(records, i, sink, error);
     for (int64_t i = 0; !status && i < end; i++)
         if (text_is(records->rows[i], "kind", "gradient") && vla_record_number(records->rows[i], "lag", 0) == 1 &&
-            text_is(records->rows[i], "task", "copy") == (kind == VLA_COPY))
+            (strncmp(vla_record_text(records->rows[i], "task", ""), "copy", 4) == 0) == vla_sequences_is_copy(kind))
             status = judge_gradients(records, i, sink, error);
     return status;
 }

@@ -22,7 +22,8 @@ typedef struct run {
 
 const char *vla_train_stop_name(vla_train_stop stop)
 {
-    static const char *const names[] = {"steps", "accuracy reached", "no progress", "interrupted"};
+    static const char *const names[] = {"steps", "accuracy reached", "no progress", "another rate was faster",
+                                        "interrupted"};
     return (int)stop >= 0 && stop <= VLA_STOP_ASKED ? names[stop] : "?";
 }
 
@@ -55,6 +56,8 @@ static void identify(const vla_train *t, char *text)
         c->floor, c->lambda0, (long long)c->refresh_period, c->refresh_eps, c->out_norm, (long long)c->conv,
         (long long)t->T, (long long)t->batch, (long long)t->steps, (long long)t->warmup, t->lr, t->decay, t->clip,
         (unsigned long long)t->seed, t->isa);
+    const size_t used = strlen(text);
+    if (c->gate_bias != 0) snprintf(text + used, IDENTITY - used, " gate bias %.17g", c->gate_bias);
 }
 
 static vla_status check(const vla_train *t, vla_error *error)
@@ -160,6 +163,7 @@ static bool is_over(const run *r, vla_train_stop *stop)
     if (t->check_every == 0) return false;
     if (t->enough > 0 && r->mark.best >= t->enough) return *stop = VLA_STOP_ENOUGH, true;
     if (t->patience > 0 && r->mark.checks >= t->patience) return *stop = VLA_STOP_PATIENCE, true;
+    if (t->give_up > 0 && r->mark.step >= t->give_up) return *stop = VLA_STOP_GIVE_UP, true;
     return false;
 }
 

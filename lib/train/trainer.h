@@ -19,8 +19,9 @@ typedef struct vla_train {
     uint64_t seed;
     int64_t test_batches, test_batch;
     /* Early stop: every check_every steps (0: never) validation accuracy over test_batches; stops at enough, or after
-     * patience checks without a better one (0: never). */
-    int64_t check_every, patience;
+     * patience checks without a better one (0: never), or after give_up steps (0: never) while it has not reached
+     * enough. */
+    int64_t check_every, patience, give_up;
     double enough;
     const char *checkpoint; /* file, NULL: none; written every checkpoint_every steps (0: at the end) and on a stop */
     int64_t checkpoint_every;
@@ -33,7 +34,13 @@ typedef struct vla_train_now { /* told after every step */
     double tokens_per_s, left_s;
 } vla_train_now;
 
-typedef enum vla_train_stop { VLA_STOP_STEPS, VLA_STOP_ENOUGH, VLA_STOP_PATIENCE, VLA_STOP_ASKED } vla_train_stop;
+typedef enum vla_train_stop {
+    VLA_STOP_STEPS,
+    VLA_STOP_ENOUGH,
+    VLA_STOP_PATIENCE,
+    VLA_STOP_GIVE_UP,
+    VLA_STOP_ASKED
+} vla_train_stop;
 
 typedef struct vla_train_result {
     int64_t steps; /* done, those before a resume included */

@@ -50,11 +50,18 @@ grep -q '^run 0,' "$out/log" || fail "trained again: $(cat "$out/log")"
 # shellcheck disable=SC2086
 "$program" mqar --n 3 $small --op vla --lambda0 0.5 --features silu --refresh-period 4 --format jsonl |
   jq -es 'any(.kind == "train" and .lambda0 == 0.5 and .features == "silu" and .refresh_period == 4 and (.case | test("lambda0.5_silu_refresh4")))' >/dev/null
+# the gates' first bias reaches the operators that have gates, and is part of their case
+# shellcheck disable=SC2086
+"$program" mqar --n 3 $small --op decay,rls --gate-bias 4 --format jsonl |
+  jq -es 'map(select(.kind == "train")) | map([.case, .gate_bias]) == [["mqar/decay/paper/n3_T10_gate4_s7", 4], ["mqar/rls/paper/n3_T10_s7", null]]' >/dev/null || fail "gate bias"
 # a run with options of its own is no measurement of the protocol
 ! "$program" mqar --n 4 --steps 2 --batch 8 --op vla -q | grep -q '1 seed' || fail "a short run filled the table"
 # a tuned case is a grid of rates; a case by its label
 [ "$("$program" mqar --protocol tuned --case mqar/vla/tuned/n24_T73 --dry-run | grep -c search_lr)" = 5 ]
 [ "$("$program" mqar --case mqar/vla/paper/n24_T73_s42 --dry-run)" = mqar/vla/paper/n24_T73_s42 ]
+# copying asked at a token's own position, where it is the input: learned in a few steps without any memory
+"$program" copy --copy-form own --op decay --T 15 --vocab 8 --steps 60 --batch 16 --lr 1e-2 --format jsonl -q |
+  jq -es 'any(.kind == "train" and .task == "copy-own" and .accuracy == 1 and (.case | test("^copy-own/decay/paper/T15")))' >/dev/null || fail "copy own"
 # a search of rates shared out by --case and merged: the rest of its cases follow, and the whole is what one run gives;
 # a rate that diverges is skipped
 tuned="--protocol tuned --op linear --n 2 --vocab 8 --steps 40 --batch 8 --seeds 7,8 -q"
@@ -70,15 +77,25 @@ tuned="--protocol tuned --op linear --n 2 --vocab 8 --steps 40 --batch 8 --seeds
 }
 [ "$(rows <"$out/tuned.jsonl" | wc -l)" -ge 7 ] || fail "a tuned cell has $(rows <"$out/tuned.jsonl" | wc -l) rows"
 rows <"$out/tuned.jsonl" | cmp - <(rows <"$out/shared.jsonl")
-jq -es 'map(select(.kind == "train")) | (map(select(.search)) | all(.steps == 10)) and (map(select(.search | not)) | length == 2 and all(.validation >= 0))' \
+jq -es 'map(select(.kind == "train")) | (map(select(.search)) | all(.steps == 40)) and (map(select(.search | not)) | length == 2 and all(.validation >= 0))' \
   "$out/tuned.jsonl" >/dev/null || fail "tuned rows"
+# the first seed's network is the one that tried the rate
+jq -es 'map(select(.kind == "train" and .seed == 7)) | (map(select(.search | not)) | .[0]) as $own |
+  map(select(.search and .lr == $own.lr)) | length == 1 and .[0].accuracy == $own.accuracy and .[0].curve == $own.curve' \
+  "$out/tuned.jsonl" >/dev/null || fail "the first seed's network"
+# the rate that is there first is chosen, and the others stop where it was
+"$program" mqar --protocol tuned --op rls --n 2 --vocab 16 --steps 2000 --seeds 3 -q -o "$out/first.jsonl" >/dev/null
+jq -es 'map(select(.kind == "train")) | (map(select(.search | not)) | .[0]) as $own | map(select(.search)) |
+  (map(select(.stop_reason == "accuracy reached") | .steps) | min) == $own.steps and any(.stop_reason == "another rate was faster") and
+  all(.stop_reason != "another rate was faster" or .steps >= $own.steps)' "$out/first.jsonl" >/dev/null ||
+  fail "the first rate: $(jq -c 'select(.kind == "train") | [.case, .steps, .stop_reason, .validation]' "$out/first.jsonl")"
 # a loss that is not finite stops with its step and fails the run
 code=0
 "$program" mqar --n 3 --steps 20 --batch 8 --op linear --lr 1e30 --format jsonl >"$out/bad" 2>/dev/null || code=$?
 [ "$code" = 1 ] || fail "lr 1e30: exit $code"
 jq -es 'any(.kind == "train" and .status == "fail" and (.reason | test("step [0-9]+")))' "$out/bad" >/dev/null
 # an option of another task is refused by its name
-for bad in "mqar --trials 3" "recall --protocol tuned" "copy --n 4" "recall --T 8" "mqar --d 16"; do
+for bad in "mqar --trials 3" "recall --protocol tuned" "copy --n 4" "mqar --copy-form own" "recall --T 8" "mqar --d 16"; do
   code=0
   # shellcheck disable=SC2086
   "$program" $bad >/dev/null 2>"$out/log" || code=$?

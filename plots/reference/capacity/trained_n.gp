@@ -18,33 +18,43 @@ set style fill solid 0.55 noborder
 set label 99 'Trained recall (bars: all seeds)' noenhanced at screen 0.5, screen 0.965 center
 set xlabel 'pairs n' noenhanced offset 0,0.5 font ',7.5'
 set ylabel 'accuracy' noenhanced offset 1.2,0 font ',7.5'
-set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width -1 maxcols 3 noenhanced font ',6.5'
-set tmargin 4.15
+set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 1 noenhanced font ',6.5'
+set tmargin 12.6
 set xrange [3.4:24.6]
-set yrange [0.0:1.0488639322916666]
+set yrange [0.0:1.0495279947916667]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'trained_n.png'
-plot prefix.'trained_n.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, paper', \
-     prefix.'trained_n.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#56B4E9' title 'rls, paper', \
+plot prefix.'trained_n.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, paper', \
+     prefix.'trained_n.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#009E73' title 'linear, paper', \
      prefix.'trained_n.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta, paper', \
      prefix.'trained_n.dat' index 3 using 1:2:3:4 with yerrorlines dashtype (9,3,2,3) linewidth 1.2 pointtype 11 pointsize 0.4 linecolor rgb '#E69F00' title 'decay, paper', \
-     prefix.'trained_n.dat' index 4 using 1:2:3:4 with yerrorlines dashtype (6,2,2,2,2,2) linewidth 1.2 pointtype 13 pointsize 0.4 linecolor rgb '#009E73' title 'linear, paper', \
-     prefix.'trained_n.dat' index 5 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 6 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, tuned', \
-     prefix.'trained_n.dat' index 6 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 4 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, paper', \
-     prefix.'trained_n.dat' index 7 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 8 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, tuned'
+     prefix.'trained_n.dat' index 4 using 1:2:3:4 with yerrorlines dashtype (6,2,2,2,2,2) linewidth 1.2 pointtype 13 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, paper', \
+     prefix.'trained_n.dat' index 5 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 6 pointsize 0.4 linecolor rgb '#56B4E9' title 'rls, paper', \
+     prefix.'trained_n.dat' index 6 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 4 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, tuned', \
+     prefix.'trained_n.dat' index 7 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 8 pointsize 0.4 linecolor rgb '#009E73' title 'linear, tuned', \
+     prefix.'trained_n.dat' index 8 using 1:2:3:4 with yerrorlines dashtype (9,3,2,3) linewidth 1.2 pointtype 10 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta, tuned', \
+     prefix.'trained_n.dat' index 9 using 1:2:3:4 with yerrorlines dashtype (6,2,2,2,2,2) linewidth 1.2 pointtype 12 pointsize 0.4 linecolor rgb '#E69F00' title 'decay, tuned', \
+     prefix.'trained_n.dat' index 10 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, tuned', \
+     prefix.'trained_n.dat' index 11 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#56B4E9' title 'rls, tuned', \
+     prefix.'trained_n.dat' index 12 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, tuned, short convolution'
 unset output
 }
 if (pdf ne '') {
 set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced
 set output prefix.'trained_n.pdf'
-plot prefix.'trained_n.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, paper', \
-     prefix.'trained_n.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#56B4E9' title 'rls, paper', \
+plot prefix.'trained_n.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, paper', \
+     prefix.'trained_n.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#009E73' title 'linear, paper', \
      prefix.'trained_n.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta, paper', \
      prefix.'trained_n.dat' index 3 using 1:2:3:4 with yerrorlines dashtype (9,3,2,3) linewidth 1.2 pointtype 11 pointsize 0.4 linecolor rgb '#E69F00' title 'decay, paper', \
-     prefix.'trained_n.dat' index 4 using 1:2:3:4 with yerrorlines dashtype (6,2,2,2,2,2) linewidth 1.2 pointtype 13 pointsize 0.4 linecolor rgb '#009E73' title 'linear, paper', \
-     prefix.'trained_n.dat' index 5 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 6 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, tuned', \
-     prefix.'trained_n.dat' index 6 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 4 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, paper', \
-     prefix.'trained_n.dat' index 7 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 8 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, tuned'
+     prefix.'trained_n.dat' index 4 using 1:2:3:4 with yerrorlines dashtype (6,2,2,2,2,2) linewidth 1.2 pointtype 13 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, paper', \
+     prefix.'trained_n.dat' index 5 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 6 pointsize 0.4 linecolor rgb '#56B4E9' title 'rls, paper', \
+     prefix.'trained_n.dat' index 6 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 4 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, tuned', \
+     prefix.'trained_n.dat' index 7 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 8 pointsize 0.4 linecolor rgb '#009E73' title 'linear, tuned', \
+     prefix.'trained_n.dat' index 8 using 1:2:3:4 with yerrorlines dashtype (9,3,2,3) linewidth 1.2 pointtype 10 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta, tuned', \
+     prefix.'trained_n.dat' index 9 using 1:2:3:4 with yerrorlines dashtype (6,2,2,2,2,2) linewidth 1.2 pointtype 12 pointsize 0.4 linecolor rgb '#E69F00' title 'decay, tuned', \
+     prefix.'trained_n.dat' index 10 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, tuned', \
+     prefix.'trained_n.dat' index 11 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#56B4E9' title 'rls, tuned', \
+     prefix.'trained_n.dat' index 12 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, tuned, short convolution'
 unset output
 }

@@ -23,8 +23,8 @@ set tmargin 3.3
 set logscale y
 set format y '10^{%L}'
 set mytics 10
-set xrange [0.0:1541.025]
-set yrange [0.009822996631212926:6.56313980134426]
+set xrange [0.0:1537.05]
+set yrange [0.009821274439334672:6.562989395943052]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'training_copy_paper_T63.png'

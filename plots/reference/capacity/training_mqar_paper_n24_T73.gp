@@ -23,8 +23,8 @@ set tmargin 3.3
 set logscale y
 set format y '10^{%L}'
 set mytics 10
-set xrange [0.0:3082.05]
-set yrange [0.005578408041475547:6.73818751605703]
+set xrange [0.0:3074.1]
+set yrange [0.006416428815621954:6.690488000970495]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'training_mqar_paper_n24_T73.png'

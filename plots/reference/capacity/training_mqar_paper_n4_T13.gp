@@ -23,8 +23,8 @@ set tmargin 3.3
 set logscale y
 set format y '10^{%L}'
 set mytics 10
-set xrange [0.0:3082.05]
-set yrange [0.00239961348169508:7.0320317862750485]
+set xrange [0.0:3074.1]
+set yrange [0.002436924098161511:7.0115642965206355]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'training_mqar_paper_n4_T13.png'

@@ -15,27 +15,24 @@ set format '%g'
 set bars 0.5
 set boxwidth 0.8 relative
 set style fill solid 0.55 noborder
-set label 99 'Training loss, mqar, 13 tokens, protocol tuned' noenhanced at screen 0.5, screen 0.965 center
-set xlabel 'step' noenhanced offset 0,0.5 font ',7.5'
-set ylabel 'cross-entropy (nats)' noenhanced offset 1.2,0 font ',7.5'
-set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 2 noenhanced font ',6.5'
+set label 99 'Trained recall (bars: all seeds)' noenhanced at screen 0.5, screen 0.965 center
+set xlabel 'sequence length T' noenhanced offset 0,0.5 font ',7.5'
+set ylabel 'accuracy' noenhanced offset 1.2,0 font ',7.5'
+set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 1 noenhanced font ',6.5'
 set tmargin 2.45
-set logscale y
-set format y '10^{%L}'
-set mytics 10
-set xrange [0.0:3082.2]
-set yrange [0.0006799452869477536:7.459679683318688]
+set logscale x 2
+set xtics ('512' 512.0)
+set xrange [445.21739130434787:588.8]
+set yrange [0.8707575757575758:1.0642592592592592]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
-set output prefix.'training_mqar_tuned_n4_T13.png'
-plot prefix.'training_mqar_tuned_n4_T13.dat' index 0 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#D55E00' title 'softmax', \
-     prefix.'training_mqar_tuned_n4_T13.dat' index 1 using 1:2 with lines dashtype (9,3) linewidth 1.3 linecolor rgb '#0072B2' title 'vla'
+set output prefix.'trained_T.png'
+plot prefix.'trained_T.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, paper'
 unset output
 }
 if (pdf ne '') {
 set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced
-set output prefix.'training_mqar_tuned_n4_T13.pdf'
-plot prefix.'training_mqar_tuned_n4_T13.dat' index 0 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#D55E00' title 'softmax', \
-     prefix.'training_mqar_tuned_n4_T13.dat' index 1 using 1:2 with lines dashtype (9,3) linewidth 1.3 linecolor rgb '#0072B2' title 'vla'
+set output prefix.'trained_T.pdf'
+plot prefix.'trained_T.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, paper'
 unset output
 }
