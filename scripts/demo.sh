@@ -8,6 +8,13 @@ results=${2:-results}
 mkdir -p "$results"
 started=$(date +%s)
 
+# An OpenBLAS older than the processor runs kernels of an older one, and shares of its matrix peak would say nothing.
+better=$("$build/vla-bench" --op linear --T 1 --d 1 --H 1 --crossover none 2>&1 >/dev/null | sed -n 's/.*: set \(OPENBLAS_CORETYPE=[A-Za-z0-9]*\)$/\1/p')
+if [ -n "$better" ]; then
+  echo "OpenBLAS does not know this processor; with $better it does"
+  export "${better?}"
+fi
+
 for model in vla_lm softmax_lm; do
   echo "== every form of every operator against float64 on tests/data/$model"
   "$build/vla-run" all --form all --input "tests/data/$model" --check \
