@@ -65,6 +65,17 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity)
     } while (!done);
 }
 
+/* Whether it is, without waiting. */
+__device__ __forceinline__ bool barrier_passed(uint32_t barrier, int parity)
+{
+    uint32_t done;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
+
 /* Barriers made by one thread are seen by the others (and by the copies) after this and a barrier of the block. */
 __device__ __forceinline__ void barriers_made(void)
 {
@@ -89,6 +100,16 @@ __device__ __forceinline__ void fence_copies(void)
 {
 #if VLA_HOPPER
     asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+/* What this thread has read of shared memory has been read before a bulk copy that is issued later, past a barrier that
+ * this thread arrives at next, writes there. The barrier alone does not order the two: loads are of the generic proxy,
+ * bulk copies of the asynchronous one, and on an H200 a copy did land before the loads of a warp that had arrived (the
+ * loads' registers are not waited for before the arrival). */
+__device__ __forceinline__ void reads_before_copies(void)
+{
+#if VLA_HOPPER
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ uint4 load_relaxed(const void *p)
