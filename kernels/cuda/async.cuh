@@ -65,17 +65,6 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity)
     } while (!done);
 }
 
-/* Whether it is, without waiting. */
-__device__ __forceinline__ bool barrier_passed(uint32_t barrier, int parity)
-{
-    uint32_t done;
-    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-    return done != 0;
-}
-
 /* Barriers made by one thread are seen by the others (and by the copies) after this and a barrier of the block. */
 __device__ __forceinline__ void barriers_made(void)
 {
@@ -102,10 +91,10 @@ __device__ __forceinline__ void fence_copies(void)
     asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
 }
-/* What this thread has read of shared memory has been read before a bulk copy that is issued later, past a barrier that
- * this thread arrives at next, writes there. The barrier alone does not order the two: loads are of the generic proxy,
- * bulk copies of the asynchronous one, and on an H200 a copy did land before the loads of a warp that had arrived (the
- * loads' registers are not waited for before the arrival). */
+/* Loads of shared memory before this, by this thread or by those whose arrivals it has waited for, come before bulk
+ * copies into the same place that follow it. A barrier in shared memory alone does not order them: loads are of the
+ * generic proxy, bulk copies of the asynchronous one, and nothing waits for a load's registers before its warp arrives.
+ * On an H200 copies did land before loads of warps that had arrived (docs/cuda.md). */
 __device__ __forceinline__ void reads_before_copies(void)
 {
 #if VLA_HOPPER

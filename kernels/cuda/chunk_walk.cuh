@@ -10,11 +10,12 @@
  * block that is not done always can go on, if not all places are taken by walks: chunk_host.cuh bounds them.
  *
  * A state in memory needs no flag: its words are UNWRITTEN before (the block of the chunk before writes that, and then
- * sets ready), and no bfloat16 pair that rounding makes is. The walk has acquired that ready before it writes the state:
- * warp by warp through the barrier on which the chunk's copies complete, at which the asking lane arrives.
+ * sets ready), and no bfloat16 pair that rounding makes is. The walk has acquired that ready before it writes the
+ * state, and the asking lane's arrival at the barrier of the chunk's copies passes that on to the other warps.
  *
- * A ring's place is filled again when the four warps have arrived. D's has then been read by wgmma that has ended, of
- * the same proxy as the copy that comes; B's by loads, which need a fence of proxies (reads_before_copies). */
+ * A place of the ring is filled again when the four warps have arrived. D's has been read by wgmma that has ended, of
+ * one proxy with the copy that comes. B's has been read by loads, which a fence of proxies keeps before that copy: at
+ * dk = 128 the readers', at 64 the asking warp's, which costs less there. */
 #ifndef VLA_CUDA_CHUNK_WALK_CUH
 #define VLA_CUDA_CHUNK_WALK_CUH
 #include "kernels/cuda/async.cuh"
@@ -51,10 +52,11 @@ template <int STAGES> struct ring_place {
     }
 };
 
-/* This warp is done with it, and what it read by loads may be written over; products by wgmma read as copies write. */
-template <bool LOADS = true> __device__ __forceinline__ void arrive(uint32_t barrier, int lane)
+/* This warp is done with it. FENCE: what it read by loads, before copies; otherwise the one who asks for them fences.
+ */
+template <bool FENCE = false> __device__ __forceinline__ void arrive(uint32_t barrier, int lane)
 {
-    if (LOADS) reads_before_copies();
+    if (FENCE) reads_before_copies();
     __syncwarp();
     if (lane == 0) barrier_arrive(barrier);
 }
@@ -80,30 +82,14 @@ template <int DK> struct bringer {
         ready = a.ready + head * (a.stride + 1) + 1 + lane;
     }
 
-    /* Is there room for the next unit? */
-    __device__ __forceinline__ bool room(bool wait)
-    {
-        const uint32_t late = base + shared::EMPTY + 8 * (uint32_t)place.stage,
-                       early = base + shared::EMPTY + 8 * (shared::STAGES + (uint32_t)asked % 2);
-        const int late_parity = place.parity ^ 1, early_parity = asked / 2 % 2 ^ 1;
-        if (!wait) {
-            const bool is = (asked < shared::STAGES || barrier_passed(late, late_parity)) &&
-                            (DK != 64 || asked < 2 || barrier_passed(early, early_parity));
-            return __all_sync(FULL_WARP, is);
-        }
-        if (asked >= shared::STAGES) barrier_wait(late, late_parity);
-        if (DK == 64 && asked >= 2) barrier_wait(early, early_parity);
-        return true;
-    }
-
-    /* Up to unit `limit`, as far as maps are ready and there is room; waits until `must` is asked for. */
+    /* Up to unit `limit`, as far as is ready; waits until `must` is. */
     __device__ __forceinline__ void bring(int limit, int must)
     {
         while (asked <= limit && chunk < chunks) {
             if (chunk >= known) {
                 const bool is = known + lane < chunks && load_acquire(ready + known) != 0;
                 const unsigned mask = __ballot_sync(FULL_WARP, is);
-                __syncwarp(); /* what each lane has acquired is before the copies of the first; a vote orders nothing */
+                __syncwarp(); /* each lane's acquire before the copies of the first: a vote orders nothing */
                 known += mask == FULL_WARP ? 32 : __ffs((int)~mask) - 1;
                 if (chunk >= known) {
                     if (asked > must) return;
@@ -112,9 +98,12 @@ template <int DK> struct bringer {
                 }
                 fence_copies();
             }
-            if (!room(asked <= must)) return;
             const uint32_t stage = (uint32_t)place.stage, to = base + stage * shared::BYTES,
                            early = (uint32_t)asked % 2;
+            if (asked >= shared::STAGES) barrier_wait(base + shared::EMPTY + 8 * stage, place.parity ^ 1);
+            if (DK == 64 && asked >= 2)
+                barrier_wait(base + shared::EMPTY + 8 * (shared::STAGES + early), asked / 2 % 2 ^ 1);
+            if (DK == 64) reads_before_copies();
             if (lane < warp_copy::lanes) {
                 const warp_copy copies = {base + shared::FULL + 8 * stage, lane};
                 if (DK == 64) {
@@ -267,7 +256,7 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
     if (!OWN) {
         if (warp == 0) maps.bring(0, 0);
         prepare(0);
-        if (warp == 0) maps.bring(1, -1);
+        if (warp == 0) maps.bring(2, -1);
     }
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
@@ -278,7 +267,7 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
             for (int m = 0; m < KT; m++)
                 mma_r<M>(S[m], OWN ? load_frag(own + (uint32_t)place.stage * shared::BYTES + m * 512) : B[OWN ? 0 : m],
                          unit);
-        if (OWN) arrive(base + shared::EMPTY + 8 * (uint32_t)place.stage, lane), place.advance();
+        if (OWN) arrive<true>(base + shared::EMPTY + 8 * (uint32_t)place.stage, lane), place.advance();
         products_begin();
 #pragma unroll
         for (int u = 0; u < DS; u++) {
@@ -291,12 +280,13 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
         if (c > 0 && any) publish<DK>(state, X);
         state += next;
         if (!OWN && c + 1 < chunks) {
-            if (warp == 0) maps.bring(c + 2, c + 1);
+            if (warp == 0) maps.bring(c + 1, c + 1);
             prepare(c + 1);
+            if (warp == 0) maps.bring(c + 3, -1);
         }
         products_wait();
 #pragma unroll
-        for (int u = 0; u < DS; u++) arrive<!VLA_WGMMA>(done[u], lane);
+        for (int u = 0; u < DS; u++) arrive<OWN && !VLA_WGMMA>(done[u], lane);
 #pragma unroll
         for (int m = 0; m < KT; m++) X[m] = pack_tile<M>(S[m][0], S[m][1]);
     }

@@ -14,7 +14,7 @@ typedef struct gpu_case {
     int nan_tensor;                        /* 0 none, 1 q, 2 k, 3 v, 4 u: NaN at nan_token of the middle head */
     int64_t nan_token;
     int heads;   /* heads compared; 0: all, at most 4 */
-    int repeat; /* so many runs more must give the same bits */
+    int repeat;  /* so many runs more must give the same bits */
     bool resume; /* gpu_time: every run but the first starts from the state of the one before */
     uint64_t seed;
 } gpu_case;
