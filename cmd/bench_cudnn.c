@@ -43,6 +43,8 @@ vla_status bench_cudnn_choose(bench_cudnn *c, const bench_options *o, const vla_
     const vla_cudnn_places places = vla_cudnn_places_here();
     const bool named = places.named && *places.named, first = o->profile || (o->cudnn && !strcmp(o->cudnn, "first"));
     status = vla_cudnn_find(&c->versions, &places, error);
+    if (!status && c->versions.count == 0 && o->cudnn && strchr(o->cudnn, '/'))
+        return vla_fail(error, VLA_ERR_FILE, "--cudnn %s: no library of cuDNN 9", o->cudnn);
     if (status || c->versions.count == 0) return status;
     /* Not left to the linker, which may know of none of them. */
     if (!named && setenv("VLA_CUDNN", c->versions.items[0].path, 1) != 0)

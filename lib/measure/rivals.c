@@ -30,6 +30,14 @@ void vla_rivals_note(const vla_bench *benches, int count, const char *const *nam
         char time[32] = "no time";
         if (isfinite(seconds)) snprintf(time, sizeof time, "%.4g s", seconds);
         used += (size_t)snprintf(bench->libraries + used, size - used, "%s%.40s %s", i ? "; " : "",
-                                 *label ? label : names[i], time);
+                                 *label && isfinite(seconds) ? label : names[i], time);
     }
+}
+
+void vla_rivals_same(vla_bench *bench, const char *name)
+{
+    const char *label = bench->mirror ? vla_mirror_label(bench->mirror) : "";
+    if (bench->status != VLA_ROW_OK || !*label || !strcmp(label, name)) return;
+    bench->status = VLA_ROW_SKIP;
+    snprintf(bench->reason, sizeof bench->reason, "it ran %.300s", label);
 }

@@ -11,4 +11,7 @@ int vla_rivals_fastest(const vla_bench *benches, int count);
  * a bench that does not say what it ran; those that could not be timed are "NAME no time". */
 void vla_rivals_note(const vla_bench *benches, int count, const char *const *names, vla_bench *bench);
 
+/* A bench that says it ran anything but NAME has fallen back to another kernel: it becomes a skip. */
+void vla_rivals_same(vla_bench *bench, const char *name);
+
 #endif

@@ -282,7 +282,9 @@ static vla_status prepare_one(vla_sweep *s, group *g, const vla_case *c, vla_err
     status = vla_bench_prepare(bench, c, exec, inputs, decode && state ? start : NULL, &how, error);
     for (int i = 1; !status && i < processes(s, c); i++) {
         how.worker = s->config.workers[i - 1];
-        status = vla_bench_prepare(&g->benches[g->count++], c, exec, inputs, NULL, &how, error);
+        bench = &g->benches[g->count++];
+        status = vla_bench_prepare(bench, c, exec, inputs, NULL, &how, error);
+        if (!status) vla_rivals_same(bench, vla_worker_name(how.worker));
     }
     return status;
 }
