@@ -280,12 +280,15 @@ static vla_status prepare_one(vla_sweep *s, group *g, const vla_case *c, vla_err
     vla_bench_check how = {&g->known, s->config.check_full, check_seed(s, c), s->config.backward, NULL};
     g->count++;
     status = vla_bench_prepare(bench, c, exec, inputs, decode && state ? start : NULL, &how, error);
+    bool any = false;
     for (int i = 1; !status && i < processes(s, c); i++) {
+        vla_bench *rival = &g->benches[g->count++];
         how.worker = s->config.workers[i - 1];
-        bench = &g->benches[g->count++];
-        status = vla_bench_prepare(bench, c, exec, inputs, NULL, &how, error);
-        if (!status) vla_rivals_same(bench, vla_worker_name(how.worker));
+        status = vla_bench_prepare(rival, c, exec, inputs, NULL, &how, error);
+        if (!status) vla_rivals_same(rival, vla_worker_name(how.worker));
+        any |= rival->status == VLA_ROW_OK;
     }
+    if (!status && any) vla_rivals_same(bench, s->config.here);
     return status;
 }
 
