@@ -64,4 +64,12 @@ tr ',' '\n' <<<"$paths" | while read -r path; do
   rm -f "$out/named.csv"
 done >"$out/odd"
 [ -s "$out/odd" ] && fail "named cuDNN: $(cat "$out/odd")"
+# a version that cannot run is left out, also where it is the first that is found
+if [[ $paths == *libcudnn* ]] && mkdir "$out/fake" && echo 'unsigned long cudnnGetVersion(void) { return 99900; }' |
+  cc -shared -fPIC -Wl,-soname,libcudnn.so.9 -x c -o "$out/fake/libcudnn.so.9" - 2>/dev/null; then
+  LD_LIBRARY_PATH=$out/fake${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$bench" $device --op softmax --crossover none -o "$out/beside.csv" >/dev/null 2>"$out/log" || fail "fake cuDNN: exit $?"
+  columns "$out/beside.csv" status isa libraries | grep -v '^ok|cudnn 9[0-9.]*|cudnn 9.99.0 no time; cudnn ' >"$out/odd"
+  [ -s "$out/odd" ] && fail "fake cuDNN: $(cat "$out/odd")"
+  [ "$(grep -c 'cudnn 9.99.0 is left out of softmax/' "$out/log")" = 1 ] || fail "fake cuDNN: $(cat "$out/log")"
+fi
 [ "$failures" = 0 ] && echo "bench on a device: passed" || { echo "bench on a device: $failures failed"; exit 1; }
