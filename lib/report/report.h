@@ -37,7 +37,7 @@ typedef struct vla_column {
 } vla_column;
 void vla_table_print(FILE *stream, const vla_records *records, const char *kind, const vla_column *columns, int count);
 
-/* version commit compiler cflags cpu gpu driver cuda cudnn blas threads date (ISO 8601 UTC). */
+/* version commit compiler cflags cpu gpu driver cuda cudnn cudnn_path blas threads date (ISO 8601 UTC). */
 vla_record *vla_meta(int threads);
 
 #endif

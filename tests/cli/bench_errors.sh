@@ -45,6 +45,10 @@ expect 2 "--crossover vla" --crossover vla
 expect 2 "itself" --crossover vla,vla
 expect 2 "'foo'" --crossover vla,foo
 expect 2 "--baseline" --baseline foo
+expect 2 "--cudnn newest" --cudnn newest
+expect 2 "--cudnn" crossover --from x.csv --cudnn first
+expect 3 "--cudnn $out/none" --cudnn "$out/none"
+expect 2 "started by vla-bench itself" worker
 expect 2 "--case foo" --case foo
 expect 2 "V is missing" --case vla/chunk/cpu/f32/B1_H1_T8_K4
 expect 2 "'K5'" --case vla/chunk/cpu/f32/B1_H1_T8_K4_V4_K5
