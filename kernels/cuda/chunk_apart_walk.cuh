@@ -2,9 +2,9 @@
  *
  * A block holds 8 NV rows of S of one head. NV warps advance the state, eight rows each, and hand the state before
  * every chunk to SETS x CT warps that make the outputs, each set of them every SETS-th chunk, a token tile a warp; one
- * thread brings the maps by bulk copies, several chunks ahead. Barriers in shared memory order them, and one named barrier
- * a stage hands the state over. The chain of a step is what counts: everything that does not need the state is loaded
- * before it. */
+ * thread brings the maps by bulk copies, several chunks ahead. Barriers in shared memory order them, and one named
+ * barrier a stage hands the state over. The chain of a step is what counts: everything that does not need the state is
+ * loaded before it. */
 #ifndef VLA_CUDA_CHUNK_APART_WALK_CUH
 #define VLA_CUDA_CHUNK_APART_WALK_CUH
 #include "kernels/cuda/chunk_apart_map.cuh"
@@ -52,6 +52,7 @@ __device__ __forceinline__ void bring_maps(walk_shared<DK, NV> &s, const argumen
     for (int c = 0; c < (int)a.chunks; c++) {
         walk_stage<DK, NV> &to = s.stage[place.stage];
         if (c >= STAGES) barrier_wait(shared_address(&s.empty[place.stage]), place.parity ^ 1);
+        reads_before_copies();
         const warp_copy copies = {shared_address(&s.full[place.stage]), lane};
         copies.expect(MAPS + STRIPS);
         copies.copy(shared_address(&to.D), maps, MAPS);

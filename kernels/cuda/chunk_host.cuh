@@ -53,13 +53,12 @@ static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, int warps)
 }
 
 /* Is the walk a kernel of its own? Beside the maps it waits for no launch and reads them out of cache, but it has four
- * warps for all of a head: it pays where the maps take longer than its steps and find enough places beside it. At dk =
- * 64, where it was 3 % faster from 64 chunks and 16 heads on, two runs did not always agree bit for bit (6 of 20 measured
- * from T = 16,384 on, by about a rounding; none of 40 at 128): until the cause is known it is not used there. */
+ * warps for all of a head: it pays where the maps take longer than its steps and find enough places beside it. */
 static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
 {
-    const int64_t places = (int64_t)vla_cuda_sm_count() * map_blocks<128>;
-    return dkp == 64 || chunks < 32 || 8 * heads * walks > places;
+    const int64_t places = (int64_t)vla_cuda_sm_count() * (dkp == 64 ? map_blocks<64> : map_blocks<128>);
+    const bool few = dkp == 64 ? heads < 16 || chunks < 64 : chunks < 32;
+    return few || 8 * heads * walks > places;
 }
 
 template <vla_op OP> layout plan(const vla_problem *p)
@@ -174,8 +173,7 @@ vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_
         if (status == VLA_OK)
             status = warps == 2 ? launch_penalty<64, 2>(a, stream, error) : launch_penalty<64, 1>(a, stream, error);
     if (status != VLA_OK) return status;
-    if constexpr (DK == 128)
-        if (!apart) return launch_map<OP, DK>(a, stream, error);
+    if (!apart) return launch_map<OP, DK>(a, stream, error);
     status = launch(apart::map<OP, DK>, a.heads * a.chunks, apart::map_shared<DK>::THREADS, apart::map_bytes<DK>(a.dvp),
                     stream, a, error);
     return status == VLA_OK ? launch(apart::walk<DK, 2>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2>::threads,
