@@ -3,12 +3,11 @@
 #include "lib/base/random.h"
 #include "lib/cli/progress.h"
 #include "lib/report/report.h"
+#include "tests/folder.h"
 #include <jansson.h>
 #include <locale.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,41 +15,12 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/vla-record-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
-}
 
 static const char *in_folder(const char *name)
 {
     static char path[160];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     return path;
-}
-
-static char *slurp(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    if (!file) return NULL;
-    static char text[1 << 17];
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    text[n] = '\0';
-    fclose(file);
-    return text;
 }
 
 static void numbers_round_trip(void **state)
