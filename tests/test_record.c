@@ -1,4 +1,5 @@
 /* Records, their files in every format, and numbers as text: nothing lost, nothing broken, whatever fails. */
+#include "lib/base/file.h"
 #include "lib/base/number.h"
 #include "lib/base/random.h"
 #include "lib/cli/progress.h"
@@ -460,6 +461,37 @@ static void records_replace_in_place(void **state)
     vla_record_destroy(copy);
 }
 
+static void a_record_that_lacks_a_field_is_taken_nowhere(void **state)
+{
+    (void)state;
+    static const double samples[] = {1, 2};
+    vla_records rows = {0};
+    vla_record *r = vla_record_create("sample");
+    assert_true(vla_records_push(&rows, vla_record_copy(r)));
+    assert_false(vla_record_reals(r, "samples", samples, -1));
+    assert_null(vla_record_copy(r));
+    assert_false(vla_records_push(&rows, r));
+    assert_int_equal(rows.count, 1);
+    vla_record_destroy(r);
+    vla_records_clear(&rows);
+}
+
+static void directories_are_made_with_their_parents(void **state)
+{
+    (void)state;
+    vla_error error = {0};
+    struct stat info;
+    char path[200];
+    snprintf(path, sizeof path, "%s//one/two/", folder);
+    for (int again = 0; again < 2; again++) assert_int_equal(vla_directory_make_path(path, &error), VLA_OK);
+    assert_true(stat(path, &info) == 0 && S_ISDIR(info.st_mode));
+    fclose(fopen(in_folder("file"), "w"));
+    snprintf(path, sizeof path, "%s/file/below/here", folder);
+    assert_int_equal(vla_directory_make_path(path, &error), VLA_ERR_FILE);
+    assert_non_null(strstr(error.message, "/file/below"));
+    assert_int_equal(vla_directory_make_path("", &error), VLA_ERR_FILE);
+}
+
 static void tables_read_well(void **state)
 {
     (void)state;
@@ -542,6 +574,8 @@ int main(void)
         cmocka_unit_test(a_cut_line_is_not_a_row),
         cmocka_unit_test(keys_depend_on_the_named_fields_alone),
         cmocka_unit_test(records_replace_in_place),
+        cmocka_unit_test(a_record_that_lacks_a_field_is_taken_nowhere),
+        cmocka_unit_test(directories_are_made_with_their_parents),
         cmocka_unit_test(tables_read_well),
         cmocka_unit_test(numbers_do_not_follow_the_locale),
     };

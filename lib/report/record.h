@@ -28,7 +28,8 @@ typedef struct vla_value {
 
 typedef struct vla_record vla_record;
 
-/* kind is the first field. Aborting on memory is the caller's: create returns NULL, setters return false. */
+/* kind is the first field. Without memory create returns NULL and setters return false; a record that a setter failed
+ * on is taken into no list and has no copy, so that a builder may leave their answers unread. */
 vla_record *vla_record_create(const char *kind);
 vla_record *vla_record_copy(const vla_record *record);
 void vla_record_destroy(vla_record *record);
@@ -59,6 +60,7 @@ typedef struct vla_records {
     int64_t count, capacity;
 } vla_records;
 
+/* False, and the record stays the caller's: NULL, one a setter failed on, or no memory. */
 bool vla_records_push(vla_records *records, vla_record *record);
 void vla_records_clear(vla_records *records);
 
