@@ -1,5 +1,6 @@
 /* The figures of the stability analysis, drawn from records alone: the same from a run and from a file. */
 #include "lib/analysis/jacobian.h"
+#include "lib/analysis/spread.h"
 #include "lib/analysis/survey.h"
 #include "lib/base/status.h"
 #include "lib/report/figure.h"
@@ -122,7 +123,8 @@ static points reach_of(const gallery *g, const points *like, const match *m, int
     for (; p.count < like->count; p.count++) {
         const int64_t t = (int64_t)like->x[p.count];
         p.x[p.count] = like->x[p.count];
-        p.y[p.count] = single ? vla_jacobian_norm_bound(d, lambda0, t) : vla_product_log_bound(d, lambda0, t) / log(10);
+        p.y[p.count] =
+            single ? vla_jacobian_norm_bound(d, lambda0, t) : vla_decades(vla_product_log_bound(d, lambda0, t));
     }
     return p;
 }

@@ -197,17 +197,16 @@ vla_status vla_trial_witness(const vla_trial *trial, vla_goal goal, vla_op op, i
         const vla_source source = vla_witness_source(witness);
         const vla_trace_options trace = {
             .problem = &problem, .source = &source, .every = T > 0 ? T : 1, .dense = true, .pool = trial->pool};
-        if ((status = vla_trace_run(&trace, &witness->summary, error))) return status;
+        if ((status = vla_trace_run(&trace, &witness->summary, error))) {
+            vla_witness_destroy(witness);
+            return status;
+        }
         value = witness->value = vla_goal_value(goal, &witness->summary);
     }
     vla_shell_word(program, sizeof program, trial->program);
     vla_shell_word(word, sizeof word, directory);
     snprintf(replay, replay_size, "%s --input %s --op %s --features %s --lambda0 %.17g --every %lld --want %s=%.17g",
              program, word, vla_op_name(op), features_name[problem.features], problem.lambda0,
-             (long long)(T > 0 ? T : 1),
-             goal == VLA_GOAL_JACOBIAN  ? "sigma_max"
-             : goal == VLA_GOAL_PRODUCT ? "log10_product"
-                                        : "state_norm",
-             goal == VLA_GOAL_PRODUCT ? value / log(10) : value);
+             (long long)(T > 0 ? T : 1), vla_goal_field(goal), value / vla_goal_unit(goal));
     return VLA_OK;
 }
