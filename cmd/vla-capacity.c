@@ -45,10 +45,7 @@ static double monotonic(void)
 static vla_status add_row(void *context, vla_record *row, vla_error *error)
 {
     session *s = context;
-    if (!vla_records_push(&s->all, vla_record_copy(row))) {
-        vla_record_destroy(row);
-        return vla_fail(error, VLA_ERR_MEMORY, "out of memory");
-    }
+    if (!row) return vla_fail(error, VLA_ERR_MEMORY, "out of memory for a row");
     const char *kind = vla_record_text(row, "kind", ""), *status = vla_record_text(row, "status", "ok");
     if (strcmp(kind, "recall") == 0 || strcmp(kind, "train") == 0) {
         const bool skipped = strcmp(status, "skip") == 0;
@@ -58,7 +55,7 @@ static vla_status add_row(void *context, vla_record *row, vla_error *error)
         s->failed += strcmp(status, "fail") == 0;
     }
     s->refuted += strcmp(kind, "verdict") == 0 && strcmp(vla_record_text(row, "verdict", ""), "refuted") == 0;
-    return vla_report_add(s->report, row, error);
+    return vla_report_keep(s->report, &s->all, row, error);
 }
 
 /* A case is also named by any of its rows: recall/vla/gauss/d64_n48 asks for the curve recall/vla/gauss/d64, and
@@ -203,10 +200,9 @@ static vla_status keep_old(session *s, vla_error *error)
         bool keep = true;
         for (int d = 0; d < 4; d++) keep = keep && strcmp(vla_record_text(s->old.rows[i], "kind", ""), derived[d]) != 0;
         if (!keep) continue;
-        vla_record *copy = vla_record_copy(s->old.rows[i]);
         if (s->o->from)
-            status = copy ? add_row(s, copy, error) : vla_fail(error, VLA_ERR_MEMORY, "out of memory");
-        else if (!vla_records_push(&s->all, copy))
+            status = add_row(s, vla_record_copy(s->old.rows[i]), error);
+        else if (!vla_records_copy(&s->all, s->old.rows[i]))
             status = vla_fail(error, VLA_ERR_MEMORY, "out of memory");
     }
     return status;

@@ -256,6 +256,14 @@ bool vla_records_push(vla_records *records, vla_record *record)
     return true;
 }
 
+bool vla_records_copy(vla_records *records, const vla_record *record)
+{
+    vla_record *copy = vla_record_copy(record);
+    if (vla_records_push(records, copy)) return true;
+    vla_record_destroy(copy);
+    return false;
+}
+
 void vla_records_clear(vla_records *records)
 {
     for (int64_t i = 0; i < records->count; i++) vla_record_destroy(records->rows[i]);

@@ -62,6 +62,7 @@ typedef struct vla_records {
 
 /* False, and the record stays the caller's: NULL, one a setter failed on, or no memory. */
 bool vla_records_push(vla_records *records, vla_record *record);
+bool vla_records_copy(vla_records *records, const vla_record *record); /* appends a copy */
 void vla_records_clear(vla_records *records);
 
 #endif
