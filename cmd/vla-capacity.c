@@ -1,5 +1,6 @@
 /* vla-capacity: how many associations a memory holds, without training (recall) and trained (mqar, copy). */
 #include "cmd/capacity.h"
+#include "lib/base/clock.h"
 #include "lib/base/file.h"
 #include "lib/base/status.h"
 #include "lib/base/threads.h"
@@ -18,8 +19,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 typedef struct session { /* one run of the program */
     capacity_options *o;
@@ -34,13 +33,6 @@ typedef struct session { /* one run of the program */
     bool table, interrupted, warned;
     int64_t run, passed, skipped, failed, refuted, unexpected;
 } session;
-
-static double monotonic(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static vla_status add_row(void *context, vla_record *row, vla_error *error)
 {
@@ -92,7 +84,7 @@ static bool is_wanted(void *context, const char *label, const char *key)
 static bool may_go_on(session *s)
 {
     const double limit = s->o->common.time_limit;
-    s->interrupted = s->interrupted || vla_interrupted() || (limit > 0 && monotonic() - s->started > limit);
+    s->interrupted = s->interrupted || vla_interrupted() || (limit > 0 && vla_now() - s->started > limit);
     return !s->interrupted;
 }
 
@@ -113,8 +105,8 @@ static bool tell(void *context, const char *label, const vla_train_now *now)
     snprintf(news, sizeof news, "loss %.4f accuracy %.3f %.3gk tokens/s, %.0f s left", now->loss, now->accuracy,
              1e-3 * now->tokens_per_s, now->left_s);
     vla_progress_update(&s->progress, news, (double)now->step, (double)now->steps);
-    if (s->o->common.verbose && (monotonic() - s->told > 10 || now->step == now->steps)) {
-        s->told = monotonic();
+    if (s->o->common.verbose && (vla_now() - s->told > 10 || now->step == now->steps)) {
+        s->told = vla_now();
         snprintf(line, sizeof line, "%s step %lld of %lld: %s", label, (long long)now->step, (long long)now->steps,
                  news);
         vla_progress_note(&s->progress, "%s", line);
@@ -298,7 +290,7 @@ static vla_status open_session(session *s, vla_error *error)
 {
     const vla_common *c = &s->o->common;
     const int threads = c->threads.count ? (int)c->threads.values[0] : vla_cpu_count();
-    s->started = s->told = monotonic();
+    s->started = s->told = vla_now();
     s->progress = vla_progress_start(c->quiet);
     vla_status status = read_old(s, error);
     if (!status) status = vla_pool_create(&s->pool, threads, error);
