@@ -1,4 +1,5 @@
 #include "cmd/capacity.h"
+#include "lib/base/file.h"
 #include "lib/base/status.h"
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,7 @@ static const struct {
 } shared_here[] = {
     {"op", EVERY, "operators: softmax linear delta decay vla rls, or all (default: all; vla with --quick)"},
     {"form", 0, NULL},
-    {"backend", EVERY, "cpu, cuda or auto; cpu is built (default: auto)"},
+    {"backend", EVERY, "cpu or auto: memories are filled and trained on the CPU (default: auto)"},
     {"isa", TRAINED, "instruction set: auto, base, avx2, avx512; recall has one (default: auto)"},
     {"dtype", 0, NULL},
     {"chunk", 0, NULL},
@@ -55,6 +56,7 @@ static const struct {
     {"case", EVERY, "a case as --dry-run prints it, or its first parts: mqar/vla/paper/n24_T73_s42"},
     {"filter", EVERY, "only cases that match, '*/vla/*' (default: all)"},
     {"time-limit", EVERY, "seconds for the whole run (default: none)"},
+    {"fail-on", EVERY, "refuted: exit 5 when a claim is (default: none)"},
     {"min-samples", 0, NULL},
     {"noise", 0, NULL}};
 
@@ -210,6 +212,30 @@ static vla_status check_task(const table *t, int takers[GROUPS][MOST_ROWS], cons
     return VLA_OK;
 }
 
+/* What would be found wrong, or be ignored, only after everything has been measured. */
+static vla_status check_options(const capacity_options *o, const char *task, vla_error *error)
+{
+    const vla_common *c = &o->common;
+    const bool recall = strcmp(task, "recall") == 0;
+    if (strstr(c->backend, "cuda"))
+        return vla_fail(error, VLA_ERR_DEVICE,
+                        "--backend %s: memories are filled and trained on the CPU; accepted: cpu, auto", c->backend);
+    if (c->fail_on && strcmp(c->fail_on, "refuted") != 0)
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--fail-on %s: refuted is accepted", c->fail_on);
+    const bool nowhere = c->resume && c->outputs.count == 0 && !o->checkpoints;
+    const vla_rule rules[] = {
+        {c->threads.count > 1, "--threads", "several values; accepted: one"},
+        {nowhere && recall, "--resume", "no file to go on from; accepted: with -o FILE"},
+        {nowhere && !recall, "--resume", "no file to go on from; accepted: with -o FILE or --checkpoint DIR"},
+    };
+    vla_status status = vla_rules_check(rules, sizeof rules / sizeof *rules, error);
+    if (!status && c->plot && !c->dry_run) status = vla_directory_make(c->plot, error);
+    vla_records expected = {0};
+    if (!status && c->expect) status = vla_records_read(&expected, c->expect, error);
+    vla_records_clear(&expected);
+    return status;
+}
+
 bool capacity_parse(capacity_options *o, int argc, char **argv, const char **task, int *exit_code)
 {
     *o = (capacity_options){.trials = 20, .codebook = 128, .decay = 0.88, .u_scale = 1};
@@ -234,9 +260,7 @@ bool capacity_parse(capacity_options *o, int argc, char **argv, const char **tas
     bool go_on = vla_cli_parse(&cli, argc, argv, &words, stdout, stderr, exit_code);
     vla_error error = {0};
     vla_status status = go_on ? check_task(t, takers, &words, task, &error) : VLA_OK;
-    if (go_on && status == VLA_OK && o->common.resume && o->common.outputs.count == 0 && !o->checkpoints)
-        status = vla_fail(&error, VLA_ERR_ARGUMENT, "--resume: no file to go on from; accepted: with -o FILE%s",
-                          strcmp(*task, "recall") == 0 ? "" : " or --checkpoint DIR");
+    if (go_on && status == VLA_OK) status = check_options(o, *task, &error);
     if (status) {
         fprintf(stderr, "vla-capacity: %s\n", error.message);
         *exit_code = vla_exit_code(status);

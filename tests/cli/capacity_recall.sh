@@ -53,6 +53,35 @@ grep -q 'n = d' "$out/plots/recall_n_elu1_d16.gp"
 "$program" recall --d 16 --keys orth --n 8,20 --op vla --format jsonl 2>"$out/log" | jq -es 'any(.status == "skip" and (.reason | test("dk = 16")))' >/dev/null
 grep -q 'skipped 1' "$out/log"
 if "$program" recall --d 16 --keys orth --n 8,20 --op vla --strict -q >/dev/null; then fail "--strict passed"; fi
+# what would be found wrong only after everything is measured is refused before; a filter that leaves nothing is no success
+refused() { # exit code, what the message names, options..
+  local want=$1 names=$2 code=0
+  shift 2
+  timeout 20 "$program" "$@" >"$out/table" 2>"$out/log" </dev/null || code=$?
+  { [ "$code" = "$want" ] && [ "$(wc -l <"$out/log")" = 1 ] && grep -qF -- "$names" "$out/log" && [ ! -s "$out/table" ]; } ||
+    fail "exit $code, expected $want naming '$names': vla-capacity $*: $(cat "$out/log")"
+}
+for task in recall mqar; do
+  refused 3 "$out/none.csv" $task --expect "$out/none.csv"
+  refused 3 "$out/table" $task --plot "$out/table"
+  refused 2 "--fail-on slower: refuted is accepted" $task --fail-on slower
+  refused 2 "--threads: several values" $task --threads 1,2
+  refused 4 "--backend cuda" $task --backend cuda
+  refused 2 "no case matches" $task --case nosuch
+  refused 2 "no case matches" $task --filter '['
+done
+refused 3 "$out/none/dump" mqar --quick --steps 3 --dump "$out/none/dump"
+# a name given twice is measured once; the first case left out says why
+"$program" recall --d 4 --keys gauss,gauss --gate unit,unit --op vla --n 2 --trials 1 >/dev/null 2>"$out/log"
+grep -q '^run 1, passed 1' "$out/log" || fail "a name given twice: $(cat "$out/log")"
+"$program" recall --input tests/data/vla_lm --d 8 --trials 1 >/dev/null 2>"$out/log"
+[ "$(grep -c ': skip: input keys have width 64, not 8' "$out/log")" = 1 ] || fail "a skip without its reason: $(cat "$out/log")"
+# a limit and an interruption say so and keep what is done
+"$program" recall --time-limit 0.1 >/dev/null 2>"$out/log"
+grep -q '^vla-capacity: stopped at --time-limit' "$out/log" || fail "--time-limit: $(cat "$out/log")"
+code=0
+timeout --foreground --preserve-status -s INT 0.5 "$program" recall --trials 2000 -o "$out/stop.jsonl" >/dev/null 2>"$out/log" || code=$?
+{ [ "$code" = 130 ] && grep -q '^vla-capacity: interrupted; --resume goes on' "$out/log"; } || fail "interrupted: exit $code: $(cat "$out/log")"
 for bad in "--keys gaus" --resume "--trials 0" "--n 0" "--gate x" "--u-scale nan" "--match x" "--decay 2"; do
   code=0
   # shellcheck disable=SC2086
