@@ -15,6 +15,19 @@ void jacobian_free(jacobian_options *o)
     vla_common_free(&o->common);
 }
 
+bool jacobian_everything(const jacobian_options *o)
+{
+    return o->sources.count == 0 && !o->common.input && (o->verify.count || o->common.plot);
+}
+
+bool jacobian_adversary(const jacobian_options *o)
+{
+    bool wanted = jacobian_everything(o);
+    for (int64_t i = 0; i < o->sources.count; i++)
+        wanted = wanted || !strcmp(o->sources.values[i], "all") || !strcmp(o->sources.values[i], "adversary");
+    return wanted;
+}
+
 vla_status jacobian_check(const jacobian_options *o, vla_error *error)
 {
     const vla_common *c = &o->common;
@@ -30,13 +43,23 @@ vla_status jacobian_check(const jacobian_options *o, vla_error *error)
         return vla_fail(error, VLA_ERR_ARGUMENT, "--fail-on %s: refuted is accepted", c->fail_on);
     static const char once[] = "several values; accepted: one", timing[] = "nothing is timed here; vla-bench's option";
     static const char kernel[] = "not for vla-jacobian; accepted by vla-run and vla-bench";
+    static const char survey[] = "not for claims, which have their own; accepted without --verify";
     const bool claims = o->verify.count > 0;
     const vla_rule rules[] = {
         {c->resume && c->outputs.count == 0, "--resume", "no file to go on from; accepted: with -o FILE"},
         {c->threads.count > 1, "--threads", once},
         {c->H.count > 1, "--H", once},
         {claims && c->T.count > 1, "--T", "several values; accepted with --verify: one"},
+        {claims && c->T.count == 1 && c->T.values[0] == 0, "--T", "0 tokens; accepted with --verify: 1 or more"},
         {claims && c->d.count > 1, "--d", "several values; accepted with --verify: one"},
+        {claims && o->lambda0s.count > 0, "--lambda0s", survey},
+        {claims && o->refresh_periods.count > 0, "--refresh-periods", survey},
+        {claims && o->goals.count > 0, "--goal", survey},
+        {claims && o->every > 0, "--every", survey},
+        {o->goals.count > 0 && !jacobian_adversary(o), "--goal",
+         "no adversary is asked for; accepted: with --source adversary"},
+        {c->lambda0_given && o->lambda0s.count > 0, "--lambda0", "given beside --lambda0s; accepted: one of them"},
+        {c->dtypes.count > 1, "--dtype", once},
         {c->refresh_period && o->refresh_periods.count, "--refresh-period",
          "given beside --refresh-periods; accepted: one of them"},
         {o->part && !claims, "--part", "no claims are tried; accepted: with --verify"},

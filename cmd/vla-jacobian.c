@@ -95,7 +95,7 @@ static void note(void *context, const char *line)
 static void read_sources(session *s)
 {
     const vla_strings *given = &s->o->sources;
-    const bool everything = given->count == 0 && !s->o->common.input && (s->o->verify.count || s->o->common.plot);
+    const bool everything = jacobian_everything(s->o);
     s->trial.kind_count = 0;
     for (int k = 0; k < VLA_SOURCE_TENSORS; k++) {
         bool wanted = everything || (given->count == 0 && !s->o->common.input && k == VLA_SOURCE_PAPER);
@@ -104,9 +104,27 @@ static void read_sources(session *s)
                      !strcmp(given->values[i], vla_source_name((vla_source_kind)k));
         if (wanted) s->kinds[s->trial.kind_count++] = (vla_source_kind)k;
     }
-    s->adversary = everything;
-    for (int64_t i = 0; i < given->count; i++)
-        s->adversary = s->adversary || !strcmp(given->values[i], "all") || !strcmp(given->values[i], "adversary");
+    s->adversary = jacobian_adversary(s->o);
+}
+
+/* Claims are tried on k, v and u: a NaN among them is told with its place, rather than where it first does harm. */
+static vla_status check_finite(const vla_inputs *in, const char *directory, const vla_range *T, vla_error *error)
+{
+    const vla_input used[] = {VLA_IN_K, VLA_IN_V, VLA_IN_U};
+    const int64_t tokens = T->count ? T->values[0] : in->Tk;
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++) {
+        const double *data = in->tensor[used[i]].data;
+        const int64_t width = used[i] == VLA_IN_V ? in->dv : in->dk;
+        for (int64_t row = 0; data && row < in->B * in->H * in->Tk; row++)
+            for (int64_t c = 0; c < width && row % in->Tk < tokens; c++)
+                if (!isfinite(data[row * width + c]))
+                    return vla_fail(error, VLA_ERR_NUMERIC,
+                                    "%s: %s holds %s at head %lld, token %lld, element %lld; accepted: finite numbers",
+                                    directory, vla_input_name(used[i]),
+                                    isnan(data[row * width + c]) ? "NaN" : "an infinity", (long long)(row / in->Tk),
+                                    (long long)(row % in->Tk), (long long)c);
+    }
+    return VLA_OK;
 }
 
 static vla_status read_input(session *s, vla_error *error)
@@ -133,6 +151,8 @@ static vla_status read_input(session *s, vla_error *error)
         if (s->o->common.T.values[i] > in->Tk)
             return vla_fail(error, VLA_ERR_ARGUMENT, "--T %lld: %s has %lld tokens",
                             (long long)s->o->common.T.values[i], directory, (long long)in->Tk);
+    const vla_status finite = s->o->verify.count ? check_finite(in, directory, &s->o->common.T, error) : VLA_OK;
+    if (finite) return finite;
     if (in->gate == VLA_GATE_ROW) note(s, "warning: g has a gate per row of S, which has one Jacobian a row: not used");
     return VLA_OK;
 }
@@ -325,13 +345,12 @@ static vla_status read_old(session *s, vla_error *error)
     return vla_common_earlier(c, &s->old, error);
 }
 
-static vla_status dry_claims(const session *s)
+static void dry_claims(const session *s)
 {
     for (const vla_claim *c = vla_claims; c->id; c++)
         for (int64_t i = 0; i < s->o->verify.count; i++)
             if (!strcmp(s->o->verify.values[i], c->id) || !strcmp(s->o->verify.values[i], "all"))
                 printf("%s: %s\n", c->id, c->stated);
-    return VLA_OK;
 }
 
 static vla_status judge(session *s, vla_error *error)
@@ -373,8 +392,9 @@ static vla_status run(session *s, vla_error *error)
     const jacobian_options *o = s->o;
     vla_status status = open_session(s, error);
     if (!status) status = keep_old(s, error);
-    if (!status && o->common.dry_run && o->verify.count) return dry_claims(s);
-    if (!status && !o->from)
+    if (!status && o->common.dry_run && o->verify.count)
+        dry_claims(s);
+    else if (!status && !o->from)
         status =
             o->verify.count ? vla_claims_run(&s->trial, o->verify.values, o->verify.count, error) : measure(s, error);
     vla_progress_clear(&s->progress);

@@ -240,7 +240,7 @@ vla_status vla_claim_unnormalised(const vla_trial *trial, vla_error *error)
         double step[UNNORMALISED_WIDTHS];
         vla_interval norms[UNNORMALISED_WIDTHS], product[UNNORMALISED_WIDTHS];
         for (int w = 0; !status && w < UNNORMALISED_WIDTHS; w++) {
-            vla_trial_source(trial, i, heads, widths[w], VLA_VLA, T, &source, &problem);
+            if (!vla_trial_source(trial, i, heads, widths[w], VLA_VLA, T, &source, &problem)) goto out;
             problem.no_normalise = true;
             problem.lambda0 = trial->lambda0_given ? trial->base->lambda0 : 10;
             status = vla_trial_trace(trial, &source, &problem, true, s, error);
@@ -259,6 +259,7 @@ vla_status vla_claim_unnormalised(const vla_trial *trial, vla_error *error)
         if (!status)
             status = unnormalised_verdicts(trial, vla_source_name(trial->kinds[i]), step, norms, product, error);
     }
+out: /* all tried, or interrupted */
     free(s);
     return status;
 }

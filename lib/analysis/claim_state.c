@@ -307,6 +307,7 @@ static vla_status adversary_growth(const vla_trial *trial, vla_goal goal, int64_
     for (int i = 0; i < 3; i++) {
         vla_witness w;
         const int64_t len = T >> (2 - i);
+        if (!vla_trial_go_on(trial, i, 3)) return VLA_OK;
         const vla_status status = vla_trial_witness(trial, goal, VLA_VLA, len, d, &w, v.replay, sizeof v.replay, error);
         if (status) return status;
         at[i] = (double)len;

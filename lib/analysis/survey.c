@@ -254,7 +254,9 @@ static vla_status run_job(job *j, int64_t *failed, vla_error *error)
                                      .row = emit_row,
                                      .advance = advance,
                                      .context = j};
-        status = vla_trace_run(&o, s + i * heads, error);
+        vla_error inner = {VLA_OK, ""};
+        status = vla_trace_run(&o, s + i * heads, &inner);
+        if (status) vla_fail(error, status, "%s: %s", j->label, inner.message);
         if (!status) status = j->status;
     }
     const bool whole = s[heads * seeds - 1].steps == j->problem.T; /* not when interrupted */
@@ -346,7 +348,7 @@ vla_status vla_survey_adversary(const vla_survey *sv, vla_goal goal, vla_error *
             j.problem.dk = j.problem.dv = sv->dk[d];
             int64_t failed = 0;
             status = run_job(&j, &failed, error);
-            if (!status) status = emit_witness(&j, goal, &w, error);
+            if (!status && vla_trial_go_on(sv->trial, 1, 1)) status = emit_witness(&j, goal, &w, error);
             vla_witness_destroy(&w);
         }
     return status;

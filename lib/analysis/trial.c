@@ -95,9 +95,15 @@ vla_status vla_verdict_emit(const vla_trial *trial, const vla_verdict *v, vla_er
     return trial->emit(trial->context, r, error);
 }
 
+bool vla_trial_go_on(const vla_trial *trial, double done, double total)
+{
+    return !trial->progress || trial->progress(trial->context, trial->label, done, total);
+}
+
 bool vla_trial_source(const vla_trial *trial, int i, int64_t heads, int64_t d, vla_op op, int64_t T, vla_source *source,
                       vla_problem *problem)
 {
+    if (!vla_trial_go_on(trial, 0, 1)) return false;
     if (i < trial->kind_count) {
         *source =
             (vla_source){.kind = trial->kinds[i], .heads = heads, .dk = d, .dv = d, .seed = (uint64_t)trial->seeds[0]};
@@ -130,11 +136,6 @@ const char *vla_trial_source_name(const vla_trial *trial, const vla_source *sour
 int64_t vla_trial_seeds(const vla_trial *trial, const vla_source *source)
 {
     return source->kind == VLA_SOURCE_TENSORS ? 1 : trial->seed_count;
-}
-
-bool vla_trial_go_on(const vla_trial *trial, double done, double total)
-{
-    return !trial->progress || trial->progress(trial->context, trial->label, done, total);
 }
 
 static bool trace_advance(void *context, int64_t done, int64_t total)

@@ -34,6 +34,9 @@ tensors "$out/inf" v "$inf"
 tensors "$out/good" none "$one"
 expect 1 "k holds NaN at head 0, token 1" --input "$out/nan" -q
 expect 1 "v holds an infinity at head 0, token 1" --input "$out/inf" -q
+expect 1 "nan: k holds NaN at head 0, token 1, element 1" --input "$out/nan" --verify C3,C4 -q
+expect 1 "C8: head 0, step 1: Cholesky" --verify C8 --source gauss --lambda0 1e-200 --T 8 --d 4 --H 1 -q
+expect 1 "vla/jacobian/gauss/B1_H1_T8_K4_V4_identity_l1e-200: head 0, step 1: Cholesky" --source gauss --lambda0 1e-200 --T 8 --d 4 --H 1 -q
 expect 2 "has 3 tokens" --input "$out/good" --T 4 -q
 expect 3 "missing" --input "$out/missing"
 expect 2 "softmax keeps no recurrent state" --op softmax -q
@@ -70,6 +73,13 @@ refuse 2 "--part: 'norm': accepted: exponent direction" --verify C2,C17 --part n
 refuse 2 "--part: 'norm closed-form'" --verify C8 --part "norm closed-form"
 refuse 2 "--part: no claims" $small --part norm
 refuse 2 "--T: several" --verify C8 --T 5,6
+refuse 2 "--T: 0 tokens" --verify C8 --T 0
+for option in '--lambda0s 1,2' '--refresh-periods 0,2' '--goal state' '--every 5'; do
+  refuse 2 "${option% *}: not for claims" --verify C8 $option
+done
+refuse 2 "--goal: no adversary" $small --goal state
+refuse 2 "--lambda0: given beside --lambda0s" $small --lambda0 1 --lambda0s 1,2
+refuse 2 "--dtype: several" $small --dtype f32,f64
 refuse 2 "--refresh-period" $small --refresh-period 3 --refresh-periods 2,4
 refuse 2 "no case matches" $small --filter nothing
 refuse 3 "nowhere" $small --expect "$out/nowhere.jsonl"
@@ -78,7 +88,7 @@ refuse 4 "--backend cuda" $small --backend cuda
 printf '{"kind":"sample","op":"vla"}\n' >"$out/other.jsonl"
 refuse 3 "other.jsonl: holds no records" --from "$out/other.jsonl"
 # a full disk and a closed pipe under the table are errors
-for format in '' '--format json' --dry-run; do
+for format in '' '--format json' --dry-run '--verify C8 --dry-run'; do
   "$jacobian" $small $format >/dev/full 2>"$out/stderr"
   [ $? = 3 ] && grep -q 'stdout: cannot write' "$out/stderr" || { echo "FAILED: a full stdout ($format)"; failures=$((failures + 1)); }
 done
@@ -86,5 +96,9 @@ done
 [ "$(cat "$out/code")" = 3 ] || { echo "FAILED: a closed pipe"; failures=$((failures + 1)); }
 timeout 60 "$jacobian" --T 8 --d 2 --H 1 -q --want sigma_max=7 >/dev/null 2>&1
 [ $? = 1 ] || { echo "FAILED: --want does not set the exit code"; failures=$((failures + 1)); }
+for want in 'op=rls vla' 'nosuch=1 nothing of that name' 'sigma_max=0.5 1'; do
+  "$jacobian" $small -q --want "${want%% *}" >/dev/null 2>"$out/stderr"
+  grep -qF "wanted ${want%% *}, measured ${want#* }" "$out/stderr" || { echo "FAILED: $want: $(cat "$out/stderr")"; failures=$((failures + 1)); }
+done
 [ "$failures" = 0 ] && echo "jacobian_errors: passed"
 exit "$failures"
