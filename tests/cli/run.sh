@@ -205,6 +205,9 @@ refuse 2 "--T" vla --T 4,5
 refuse 2 "--T" vla --T 4x
 refuse 2 "--T" vla --T 1-4
 refuse 2 "--lambda0" vla --T 4 --lambda0 -1
+for lambda0 in 1e300 1e-40; do refuse 2 "1/lambda0 is beyond float32" vla --T 4 --lambda0 $lambda0; done
+try 0 vla --T 4 --d 4 --lambda0 1e300 --dtype f64 --check
+try 0 linear --T 4 --d 4 --lambda0 1e300 --check
 refuse 2 "--inp" vla --inp "$data/vla_lm"
 refuse 2 "--frobnicate" vla --frobnicate
 refuse 2 "scan" rls --T 4 --form scan
