@@ -1,14 +1,8 @@
 #!/usr/bin/env bash
 # vla-capacity recall: records, verdicts, resuming, filters, refusals.
 set -eu
-build=${1:-build}
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
+. "$(dirname "$0")/common.sh"
 program=$build/vla-capacity
-fail() {
-  echo "$*" >&2
-  exit 1
-}
 "$program" recall --d 16 --keys orth,elu1 --trials 8 -o "$out/a.jsonl" -o "$out/a.csv" >"$out/table" 2>"$out/log"
 grep -q '^run 105, passed 105, skipped 0, failed 0$' "$out/log" || fail "closing line: $(tail -n 1 "$out/log")"
 grep -q 'C10 .*orth d=16.* holds' "$out/table" || fail "C10 on orthonormal keys"
@@ -54,23 +48,16 @@ grep -q 'n = d' "$out/plots/recall_n_elu1_d16.gp"
 grep -q 'skipped 1' "$out/log"
 if "$program" recall --d 16 --keys orth --n 8,20 --op vla --strict -q >/dev/null; then fail "--strict passed"; fi
 # what would be found wrong only after everything is measured is refused before; a filter that leaves nothing is no success
-refused() { # exit code, what the message names, options..
-  local want=$1 names=$2 code=0
-  shift 2
-  timeout 20 "$program" "$@" >"$out/table" 2>"$out/log" </dev/null || code=$?
-  { [ "$code" = "$want" ] && [ "$(wc -l <"$out/log")" = 1 ] && grep -qF -- "$names" "$out/log" && [ ! -s "$out/table" ]; } ||
-    fail "exit $code, expected $want naming '$names': vla-capacity $*: $(cat "$out/log")"
-}
 for task in recall mqar; do
-  refused 3 "$out/none.csv" $task --expect "$out/none.csv"
-  refused 3 "$out/table" $task --plot "$out/table"
-  refused 2 "--fail-on slower: refuted is accepted" $task --fail-on slower
-  refused 2 "--threads: several values" $task --threads 1,2
-  refused 4 "--backend cuda" $task --backend cuda
-  refused 2 "no case matches" $task --case nosuch
-  refused 2 "no case matches" $task --filter '['
+  refuse 3 "$out/none.csv" "$program" $task --expect "$out/none.csv"
+  refuse 3 "$out/table" "$program" $task --plot "$out/table"
+  refuse 2 "--fail-on slower: refuted is accepted" "$program" $task --fail-on slower
+  refuse 2 "--threads: several values" "$program" $task --threads 1,2
+  refuse 4 "--backend cuda" "$program" $task --backend cuda
+  refuse 2 "no case matches" "$program" $task --case nosuch
+  refuse 2 "no case matches" "$program" $task --filter '['
 done
-refused 3 "$out/none/dump" mqar --quick --steps 3 --dump "$out/none/dump"
+refuse 3 "$out/none/dump" "$program" mqar --quick --steps 3 --dump "$out/none/dump"
 # a name given twice is measured once; the first case left out says why
 "$program" recall --d 4 --keys gauss,gauss --gate unit,unit --op vla --n 2 --trials 1 >/dev/null 2>"$out/log"
 grep -q '^run 1, passed 1' "$out/log" || fail "a name given twice: $(cat "$out/log")"
