@@ -1,18 +1,18 @@
 #include "cmd/capacity.h"
 #include "lib/base/file.h"
 #include "lib/base/status.h"
+#include "lib/task/expect.h"
 #include <stdlib.h>
 #include <string.h>
 
-const char *const capacity_key_names[] = {"gauss", "silu", "elu1", "orth", "input", "all", NULL};
-const char *const capacity_gate_names[] = {"unit", "interpolate", "rls", "all", NULL};
+static const char *const key_names[] = {"gauss", "silu", "elu1", "orth", "input", "all", NULL};
+static const char *const gate_names[] = {"unit", "interpolate", "rls", "all", NULL};
 static const char *const u_names[] = {"tied", "random", NULL};
 static const char *const match_names[] = {"state", "none", NULL};
 const char *const capacity_protocol_names[] = {"paper", "tuned", NULL};
 const char *const capacity_form_names[] = {"paper", "zoology", NULL};
 const char *const capacity_copy_names[] = {"next", "own", NULL};
 const char *const capacity_norm_names[] = {"none", "layer", "rms", NULL};
-const char *const capacity_feature_names[] = {"elu1", "silu", "identity", NULL};
 
 enum { OWN_GROUPS = 3, GROUPS = OWN_GROUPS + VLA_COMMON_GROUPS, MOST_ROWS = 24 };
 
@@ -104,7 +104,7 @@ static void recall_rows(capacity_options *o, vla_option *rows)
     const vla_option made[] = {
         among(option("keys", VLA_OPT_LIST, &o->keys, "LIST",
                      "gauss silu elu1 orth input, or all (default: all, or input with --input)"),
-              capacity_key_names),
+              key_names),
         bounded(option("trials", VLA_OPT_INT, &o->trials, "N", "random repetitions (default: 20)"), 1, 1 << 20),
         bounded(
             option("codebook", VLA_OPT_INT, &o->codebook, "N", "Gaussian vectors values are drawn from (default: 128)"),
@@ -114,7 +114,7 @@ static void recall_rows(capacity_options *o, vla_option *rows)
                 0, MOST_PAIRS),
         among(option("gate", VLA_OPT_LIST, &o->gates, "LIST",
                      "vla's write: unit interpolate rls, or all (default: unit)"),
-              capacity_gate_names),
+              gate_names),
         among(option("u", VLA_OPT_CHOICE, &o->u, "NAME", "vla's penalty: tied to the key, or random (default: tied)"),
               u_names),
         bounded(option("u-scale", VLA_OPT_REAL, &o->u_scale, "X", "length of u times sqrt(d) (default: 1)"), 0, 1e150),
@@ -232,6 +232,8 @@ static vla_status check_options(const capacity_options *o, const char *task, vla
     if (!status && c->plot && !c->dry_run) status = vla_directory_make(c->plot, error);
     vla_records expected = {0};
     if (!status && c->expect) status = vla_records_read(&expected, c->expect, error);
+    if (!status && c->expect && !vla_task_expects(&expected))
+        status = vla_fail(error, VLA_ERR_FILE, "%s: holds no records of vla-capacity to expect", c->expect);
     vla_records_clear(&expected);
     return status;
 }

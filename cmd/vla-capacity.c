@@ -2,6 +2,7 @@
 #include "cmd/capacity.h"
 #include "lib/base/clock.h"
 #include "lib/base/file.h"
+#include "lib/base/names.h"
 #include "lib/base/status.h"
 #include "lib/base/threads.h"
 #include "lib/cli/progress.h"
@@ -262,6 +263,7 @@ static vla_trained_settings trained_settings(const capacity_options *o, vla_task
     static const vla_op quick_op = VLA_VLA;
     vla_trained_settings s = vla_trained_settings_default(kind);
     vla_isa isa;
+    vla_features features;
     if (o->quick) s.quick = true, s.vocab = 32, s.n = quick_n, s.n_count = 1, s.ops[0] = quick_op, s.op_count = 1;
     const int ops = vla_common_ops(&o->common, s.ops);
     if (ops) s.op_count = ops;
@@ -280,7 +282,7 @@ static vla_trained_settings trained_settings(const capacity_options *o, vla_task
     s.checkpoints = o->checkpoints, s.resume = o->common.resume, s.dump = o->dump;
     s.gradients = o->gradients, s.norms = o->norms;
     if (o->common.lambda0_given) s.lambda0 = o->common.lambda0;
-    s.features = position(capacity_feature_names, o->common.features);
+    if (o->common.features && vla_features_parse(o->common.features, &features)) s.features = (int)features;
     if (o->common.refresh_period) s.refresh_period = o->common.refresh_period, s.refresh_eps = o->common.refresh_eps;
     return s;
 }

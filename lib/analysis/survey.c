@@ -1,14 +1,13 @@
 #include "lib/analysis/survey.h"
 #include "lib/analysis/derivative.h"
 #include "lib/analysis/spread.h"
+#include "lib/base/names.h"
 #include "lib/base/status.h"
 #include "lib/op/registry.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char *const features_name[] = {"elu1", "silu", "identity"};
 
 /* One case: an operator on a source at one shape and set of parameters. */
 typedef struct job {
@@ -27,7 +26,7 @@ static vla_status name_job(job *j, vla_error *error)
     const vla_problem *p = &j->problem;
     int at = snprintf(j->label, sizeof j->label, "%s/jacobian/%s/B1_H%lld_T%lld_K%lld_V%lld_%s_l%g", vla_op_name(p->op),
                       j->source_name, (long long)j->source.heads, (long long)p->T, (long long)p->dk, (long long)p->dv,
-                      features_name[p->features], p->lambda0);
+                      vla_features_name(p->features), p->lambda0);
     if (p->refresh_period > 0 && at < (int)sizeof j->label)
         at += snprintf(j->label + at, sizeof j->label - (size_t)at, "_r%lld", (long long)p->refresh_period);
     if (p->no_normalise && at < (int)sizeof j->label)
@@ -65,7 +64,7 @@ static vla_record *start_record(const job *j, const char *kind)
     vla_record_int(r, "T", p->T);
     vla_record_int(r, "dk", p->dk);
     vla_record_int(r, "dv", p->dv);
-    vla_record_string(r, "features", features_name[p->features]);
+    vla_record_string(r, "features", vla_features_name(p->features));
     vla_record_real(r, "lambda0", p->lambda0);
     vla_record_int(r, "refresh_period", p->refresh_period);
     vla_record_real(r, "refresh_eps", p->refresh_eps);

@@ -1,4 +1,5 @@
 #include "lib/analysis/trial.h"
+#include "lib/base/names.h"
 #include "lib/base/status.h"
 #include <math.h>
 #include <stdio.h>
@@ -165,8 +166,6 @@ vla_status vla_trial_trace(const vla_trial *trial, const vla_source *source, con
     return status;
 }
 
-static const char *const features_name[] = {"elu1", "silu", "identity"};
-
 vla_status vla_trial_witness(const vla_trial *trial, vla_goal goal, vla_op op, int64_t T, int64_t d,
                              vla_witness *witness, char *replay, size_t replay_size, vla_error *error)
 {
@@ -187,7 +186,7 @@ vla_status vla_trial_witness(const vla_trial *trial, vla_goal goal, vla_op op, i
     if (status) return status;
     char directory[600], program[400], word[700];
     snprintf(directory, sizeof directory, "%s/%s_d%lld_T%lld_%s", trial->witness, vla_goal_name(goal), (long long)d,
-             (long long)T, features_name[problem.features]);
+             (long long)T, vla_features_name(problem.features));
     if ((status = vla_witness_write(witness, directory, error))) {
         vla_witness_destroy(witness);
         return status;
@@ -207,7 +206,7 @@ vla_status vla_trial_witness(const vla_trial *trial, vla_goal goal, vla_op op, i
     vla_shell_word(program, sizeof program, trial->program);
     vla_shell_word(word, sizeof word, directory);
     snprintf(replay, replay_size, "%s --input %s --op %s --features %s --lambda0 %.17g --every %lld --want %s=%.17g",
-             program, word, vla_op_name(op), features_name[problem.features], problem.lambda0,
+             program, word, vla_op_name(op), vla_features_name(problem.features), problem.lambda0,
              (long long)(T > 0 ? T : 1), vla_goal_field(goal), value / vla_goal_unit(goal));
     return VLA_OK;
 }

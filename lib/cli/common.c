@@ -280,24 +280,13 @@ static vla_status apply_preset(const vla_common *common, vla_problem *problem, v
     return VLA_OK;
 }
 
-static int position(const char *const *names, const char *name)
-{
-    for (int i = 0; names[i]; i++)
-        if (strcmp(names[i], name) == 0) return i;
-    return -1;
-}
-
 vla_status vla_common_problem(const vla_common *common, vla_problem *problem, vla_error *error)
 {
     vla_status status = apply_preset(common, problem, error);
     if (status != VLA_OK) return status;
-    if (common->features) {
-        int i = position(feature_names, common->features);
-        if (i < 0)
-            return vla_fail(error, VLA_ERR_ARGUMENT, "--features: unknown value '%s'; accepted: elu1, silu, identity",
-                            common->features);
-        problem->features = (vla_features)i;
-    }
+    if (common->features && !vla_features_parse(common->features, &problem->features))
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--features: unknown value '%s'; accepted: elu1, silu, identity",
+                        common->features);
     if (common->qk_norm) problem->qk_l2 = strcmp(common->qk_norm, "l2") == 0;
     if (common->output) problem->output = strcmp(common->output, "plain") == 0 ? VLA_PLAIN : VLA_RATIO;
     problem->lambda0 = common->lambda0;

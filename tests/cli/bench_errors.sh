@@ -68,6 +68,8 @@ expect 3 "$out/no/x.csv" -o "$out/no/x.csv"
 expect 3 "$out/no/figures" --plot "$out/no/figures"
 expect 3 "$out/no/q.npy" --input "$out/no"
 expect 3 "none.csv" --expect "$out/none.csv"
+printf 'kind,claim\nverdict,C1\n' >"$out/verdict.csv"
+expect 3 "holds no samples or crossovers" --expect "$out/verdict.csv"
 expect 3 "none.csv" fit --from "$out/none.csv"
 expect 2 "1024 tokens" --input tests/data/vla_lm --T 2048
 expect 2 "--H 3" --input tests/data/vla_lm --H 3

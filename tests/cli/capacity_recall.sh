@@ -50,6 +50,7 @@ if "$program" recall --d 16 --keys orth --n 8,20 --op vla --strict -q >/dev/null
 # what would be found wrong only after everything is measured is refused before; a filter that leaves nothing is no success
 for task in recall mqar; do
   refuse 3 "$out/none.csv" "$program" $task --expect "$out/none.csv"
+  refuse 3 "holds no records of vla-capacity" "$program" $task --expect "$out/other.jsonl"
   refuse 3 "$out/table" "$program" $task --plot "$out/table"
   refuse 2 "--fail-on slower: refuted is accepted" "$program" $task --fail-on slower
   refuse 2 "--threads: several values" "$program" $task --threads 1,2
