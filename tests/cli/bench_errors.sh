@@ -44,6 +44,8 @@ expect 2 "--crossover none" --crossover none --crossover vla,softmax
 expect 2 "--filter nothing" --filter nothing
 expect 2 "'what'" what
 expect 2 "'more'" list more
+"$bench" list >/dev/full 2>"$out/stderr"
+[ $? = 3 ] && grep -q 'stdout: cannot write: ' "$out/stderr" || fail "a full disk under list: $(cat "$out/stderr")"
 expect 2 "--resume" --resume
 expect 2 "--fail-on" --fail-on slower
 expect 2 "'warm'" --cache warm

@@ -58,6 +58,7 @@ for task in recall mqar; do
   refuse 2 "no case matches" "$program" $task --case nosuch
   refuse 2 "no case matches" "$program" $task --filter '['
 done
+refuse 2 "an array of 2^31 elements" "$program" recall --op vla --n 16M --d 128 --trials 1
 refuse 3 "$out/none/dump" "$program" mqar --quick --steps 3 --dump "$out/none/dump"
 # a name given twice is measured once; the first case left out says why
 "$program" recall --d 4 --keys gauss,gauss --gate unit,unit --op vla --n 2 --trials 1 >/dev/null 2>"$out/log"
