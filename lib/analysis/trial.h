@@ -57,7 +57,7 @@ vla_status vla_verdict_emit(const vla_trial *trial, const vla_verdict *verdict, 
 const char *vla_ruling_name(vla_ruling ruling);
 
 /* i-th source to try, false past the last and once the run is interrupted. Fills the source (dk = dv = d for synthetic
- * ones) and a problem of op with the features that belong to it; T is *T, cut to what the tensors hold. */
+ * ones) and a problem of op with the features that belong to it; its T is T, cut to what the tensors hold. */
 bool vla_trial_source(const vla_trial *trial, int i, int64_t heads, int64_t d, vla_op op, int64_t T, vla_source *source,
                       vla_problem *problem);
 const char *vla_trial_source_name(const vla_trial *trial, const vla_source *source);
