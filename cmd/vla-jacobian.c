@@ -33,7 +33,7 @@ typedef struct session { /* one run of the program */
     vla_trial trial;
     int64_t seed, run, passed, skipped, failed, refuted;
     double *lambda0;
-    char replay_options[400];
+    char *replay_options; /* each with a space before it */
     bool table, interrupted, adversary;
 } session;
 
@@ -158,33 +158,27 @@ static vla_status read_input(session *s, vla_error *error)
 }
 
 /* Options that change numbers, as they were given: every replay line repeats them. */
-static void replay_options(session *s)
+static vla_status replay_options(session *s, vla_error *error)
 {
     const vla_common *c = &s->o->common;
-    char *to = s->replay_options;
-    size_t room = sizeof s->replay_options;
     const struct {
         const char *name;
         const vla_range *range;
     } ranges[] = {{"T", &c->T}, {"d", &c->d}, {"H", &c->H}, {"seeds", &c->seeds}};
+    size_t size = 0;
+    FILE *to = open_memstream(&s->replay_options, &size);
+    if (!to) return vla_fail(error, VLA_ERR_MEMORY, "out of memory");
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
-        for (int64_t n = 0; n < ranges[i].range->count && room > 40; n++) {
-            const int used = snprintf(to, room, "%s--%s %lld", to == s->replay_options ? "" : " ", ranges[i].name,
-                                      (long long)ranges[i].range->values[n]);
-            to += used;
-            room -= (size_t)used;
+        for (int64_t n = 0; n < ranges[i].range->count; n++) {
+            if (n == 0) fprintf(to, " --%s ", ranges[i].name);
+            fprintf(to, "%s%lld", n ? "," : "", (long long)ranges[i].range->values[n]);
         }
-    const char *gap = to == s->replay_options ? "" : " ";
-    int used = 0;
-    if (c->seed != 42 && room > 40) used = snprintf(to, room, "%s--seed %lld", gap, (long long)c->seed);
-    to += used, room -= (size_t)used, used = 0, gap = to == s->replay_options ? "" : " ";
-    if (c->lambda0_given && room > 60) used = snprintf(to, room, "%s--lambda0 %.17g", gap, c->lambda0);
-    to += used, room -= (size_t)used, used = 0, gap = to == s->replay_options ? "" : " ";
-    if (c->features && room > 60) used = snprintf(to, room, "%s--features %s", gap, c->features);
-    to += used, room -= (size_t)used, gap = to == s->replay_options ? "" : " ";
-    if (c->refresh_period && room > 90)
-        snprintf(to, room, "%s--refresh-period %lld --refresh-eps %.17g", gap, (long long)c->refresh_period,
-                 c->refresh_eps);
+    if (c->seed != 42) fprintf(to, " --seed %lld", (long long)c->seed);
+    if (c->lambda0_given) fprintf(to, " --lambda0 %.17g", c->lambda0);
+    if (c->features) fprintf(to, " --features %s", c->features);
+    if (c->refresh_period)
+        fprintf(to, " --refresh-period %lld --refresh-eps %.17g", (long long)c->refresh_period, c->refresh_eps);
+    return fclose(to) == 0 ? VLA_OK : vla_fail(error, VLA_ERR_MEMORY, "out of memory");
 }
 
 static vla_status set_trial(session *s, vla_error *error)
@@ -198,7 +192,7 @@ static vla_status set_trial(session *s, vla_error *error)
     if (!status && c->dk.count + c->dv.count > 0 && o->verify.count)
         status = vla_fail(error, VLA_ERR_ARGUMENT, "--dk, --dv: claims are tried with square states; use --d");
     if (status) return status;
-    replay_options(s);
+    if ((status = replay_options(s, error))) return status;
     s->seed = c->seed;
     const vla_trial sources = s->trial;
     s->trial = (vla_trial){.program = s->program,
@@ -420,6 +414,7 @@ static int close_session(session *s, vla_status status, vla_error *error)
     vla_inputs_destroy(&s->inputs);
     vla_exec_destroy(s->exec);
     free(s->lambda0);
+    free(s->replay_options);
     if (status) fprintf(stderr, "vla-jacobian: %s\n", error->message);
     if (!status && s->interrupted) fprintf(stderr, "vla-jacobian: interrupted\n");
     if (!status && !c->quiet && !c->dry_run) vla_closing_line(s->passed, s->skipped, s->failed);

@@ -3,6 +3,7 @@
 #include "lib/base/status.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *vla_ruling_name(vla_ruling ruling)
@@ -46,22 +47,23 @@ void vla_shell_word(char *to, size_t size, const char *text)
     to[at] = '\0';
 }
 
-/* PROGRAM --verify C --source S | --input DIR [options] --part P --want value=X */
-static void verify_line(const vla_trial *trial, const vla_verdict *v, char *line, size_t size)
+/* PROGRAM --verify C --source S | --input DIR [options] --part P --want value=X, in fresh memory; NULL: there is none.
+ */
+static char *verify_line(const vla_trial *trial, const vla_verdict *v)
 {
-    char program[400], input[400];
+    char program[1024], input[1024], want[80], *line;
     vla_shell_word(program, sizeof program, trial->program);
     vla_shell_word(input, sizeof input, trial->input ? trial->input : "");
     const bool tensors = !strcmp(v->source, "input");
-    char want[80];
     if (isfinite(v->value.value) || isfinite(v->worst))
         snprintf(want, sizeof want, "%s=%.17g", isfinite(v->value.value) ? "value" : "worst",
                  isfinite(v->value.value) ? v->value.value : v->worst);
     else
         snprintf(want, sizeof want, "verdict='%s'", vla_ruling_name(v->ruling));
-    snprintf(line, size, "%s --verify %s %s %s%s%s --part %s --want %s", program, v->claim,
-             tensors ? "--input" : "--source", tensors ? input : v->source, *trial->options ? " " : "", trial->options,
-             v->part, want);
+    return asprintf(&line, "%s --verify %s %s %s%s --part %s --want %s", program, v->claim,
+                    tensors ? "--input" : "--source", tensors ? input : v->source, trial->options, v->part, want) < 0
+               ? NULL
+               : line;
 }
 
 bool vla_trial_wants(const vla_trial *trial, const char *part)
@@ -75,20 +77,18 @@ vla_status vla_verdict_emit(const vla_trial *trial, const vla_verdict *v, vla_er
     if (!vla_trial_go_on(trial, 1, 1)) return VLA_OK; /* interrupted: what was measured is not all of it */
     vla_record *r = vla_record_create("verdict");
     if (!r) return vla_fail(error, VLA_ERR_MEMORY, "verdict: out of memory");
-    char replay[1100];
-    if (*v->replay)
-        snprintf(replay, sizeof replay, "%s", v->replay);
-    else
-        verify_line(trial, v, replay, sizeof replay);
-    bool ok = vla_record_string(r, "claim", v->claim) && vla_record_string(r, "part", v->part) &&
-              vla_record_string(r, "source", v->source) &&
-              vla_record_string(r, "verdict", vla_ruling_name(v->ruling)) &&
-              vla_record_real(r, "value", v->value.value) && vla_record_real(r, "lo", v->value.lo) &&
-              vla_record_real(r, "hi", v->value.hi) && vla_record_real(r, "worst", v->worst) &&
-              vla_record_real(r, "expected", v->expected) && vla_record_real(r, "tolerance", v->tolerance) &&
-              vla_record_string(r, "condition", *v->condition ? v->condition : NULL) &&
-              vla_record_string(r, "stated", v->stated) && vla_record_bool(r, "corrected", v->corrected) &&
-              vla_record_int(r, "n", v->value.n) && vla_record_string(r, "replay", replay);
+    char *line = *v->replay ? NULL : verify_line(trial, v);
+    const bool ok = vla_record_string(r, "claim", v->claim) && vla_record_string(r, "part", v->part) &&
+                    vla_record_string(r, "source", v->source) &&
+                    vla_record_string(r, "verdict", vla_ruling_name(v->ruling)) &&
+                    vla_record_real(r, "value", v->value.value) && vla_record_real(r, "lo", v->value.lo) &&
+                    vla_record_real(r, "hi", v->value.hi) && vla_record_real(r, "worst", v->worst) &&
+                    vla_record_real(r, "expected", v->expected) && vla_record_real(r, "tolerance", v->tolerance) &&
+                    vla_record_string(r, "condition", *v->condition ? v->condition : NULL) &&
+                    vla_record_string(r, "stated", v->stated) && vla_record_bool(r, "corrected", v->corrected) &&
+                    vla_record_int(r, "n", v->value.n) && (line || *v->replay) &&
+                    vla_record_string(r, "replay", line ? line : v->replay);
+    free(line);
     if (!ok) {
         vla_record_destroy(r);
         return vla_fail(error, VLA_ERR_MEMORY, "verdict: out of memory");

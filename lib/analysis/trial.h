@@ -14,7 +14,7 @@
 
 typedef struct vla_trial {
     const char *program;     /* how this program was called, for replay lines */
-    const char *options;     /* options that every replay line must repeat ("--lambda0 1"), "" for none */
+    const char *options;     /* options that every replay line must repeat (" --lambda0 1"), "" for none */
     const vla_problem *base; /* lambda0, refresh, features (where features_given) */
     bool features_given, lambda0_given;
     int64_t T, d, heads; /* 0: the claim's own */

@@ -16,6 +16,7 @@ replay 4 --verify C8 --T 400 --d 8 --H 2
 replay 1 --verify C7 --source adversary --d 4
 replay 3 --verify C4,C16,C17 --T 60 --d 8 --H 2
 replay 2 --verify C20
+replay 1 --verify C17 --source gauss --T 8 --d 4 --H 1 --seeds 1-60+1 # a long line is a whole one
 # The numbers the adversary is asked for.
 "$jacobian" --source adversary --goal product --T 1680 --d 8 -q --format jsonl >a.jsonl 2>stderr || fail "adversary: $(cat stderr)"
 jq -es '[.[] | select(.kind == "witness")] | .[0].value >= 4 and .[0].value > .[0].random_value and .[0].value <= .[0].bound_value' \
