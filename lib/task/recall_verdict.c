@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_ROWS = 64, MEMORIES = 5 };
@@ -51,25 +52,6 @@ static const vla_record *find(const group *g, const char *kind, const char *op, 
     return NULL;
 }
 
-static vla_status add(const group *g, const finding *f, const vla_row_sink *sink, vla_error *error)
-{
-    char source[96], replay[200];
-    snprintf(source, sizeof source, "recall %s d=%" PRId64 " V=%" PRId64 "%s%s", g->keys, g->d, g->codebook,
-             f->source ? ", " : "", f->source ? f->source : "");
-    snprintf(replay, sizeof replay,
-             "vla-capacity recall --keys %s --d %" PRId64 " --codebook %" PRId64 " --trials %" PRId64
-             " --seed %" PRId64,
-             g->keys, g->d, g->codebook, g->trials, g->seed);
-    vla_record *row = vla_record_create("verdict");
-    if (row && vla_record_string(row, "claim", f->claim) && vla_record_string(row, "source", source) &&
-        vla_record_real(row, "value", f->value) && vla_record_real(row, "lo", f->lo) &&
-        vla_record_real(row, "hi", f->hi) && vla_record_string(row, "verdict", f->verdict) &&
-        vla_record_string(row, "condition", f->condition) && vla_record_string(row, "replay", replay))
-        return sink->add(sink->context, row, error);
-    vla_record_destroy(row);
-    return vla_fail(error, VLA_ERR_MEMORY, "verdict: out of memory for a record");
-}
-
 /* The measured n of vla in ascending order. */
 static int64_t counts(const group *g, double *n)
 {
@@ -82,6 +64,54 @@ static int64_t counts(const group *g, double *n)
         n[at] = number(row, "n");
     }
     return count;
+}
+
+/* " --NAME VALUE" where the record has another value than the program's own. */
+static void put_real(FILE *to, const vla_record *row, const char *field, const char *name, double usual)
+{
+    const double value = number(row, field);
+    if (isfinite(value) && value != usual) fprintf(to, " --%s %.17g", name, value);
+}
+
+/* The run that finds the same, in fresh memory; NULL: there is none. */
+static char *replay_of(const group *g)
+{
+    double n[MOST_ROWS];
+    char *line = NULL;
+    size_t size = 0;
+    const int64_t count = counts(g, n);
+    const vla_record *vla = find(g, "recall", "vla", (double)NAN), *decay = find(g, "recall", "decay", (double)NAN);
+    FILE *to = open_memstream(&line, &size);
+    if (!to) return NULL;
+    fprintf(to,
+            "vla-capacity recall --keys %s --d %" PRId64 " --codebook %" PRId64 " --trials %" PRId64 " --seed %" PRId64,
+            g->keys, g->d, g->codebook, g->trials, g->seed);
+    for (int64_t i = 0; i < count; i++) fprintf(to, "%s%.0f", i ? "," : " --n ", n[i]);
+    put_real(to, vla, "lambda0", "lambda0", 0.1);
+    put_real(to, vla, "u_scale", "u-scale", 1);
+    put_real(to, decay, "decay_gate", "decay", 0.88);
+    if (vla && strcmp(vla_record_text(vla, "u", ""), "random") == 0) fputs(" --u random", to);
+    if (strcmp(g->keys, "input") == 0) fputs(" --input DIR", to); /* records do not say where they lay */
+    if (fclose(to) == 0) return line;
+    free(line);
+    return NULL;
+}
+
+static vla_status add(const group *g, const finding *f, const vla_row_sink *sink, vla_error *error)
+{
+    char source[96], *replay = replay_of(g);
+    snprintf(source, sizeof source, "recall %s d=%" PRId64 " V=%" PRId64 "%s%s", g->keys, g->d, g->codebook,
+             f->source ? ", " : "", f->source ? f->source : "");
+    vla_record *row = vla_record_create("verdict");
+    const bool ok = row && replay && vla_record_string(row, "claim", f->claim) &&
+                    vla_record_string(row, "source", source) && vla_record_real(row, "value", f->value) &&
+                    vla_record_real(row, "lo", f->lo) && vla_record_real(row, "hi", f->hi) &&
+                    vla_record_string(row, "verdict", f->verdict) &&
+                    vla_record_string(row, "condition", f->condition) && vla_record_string(row, "replay", replay);
+    free(replay);
+    if (ok) return sink->add(sink->context, row, error);
+    vla_record_destroy(row);
+    return vla_fail(error, VLA_ERR_MEMORY, "verdict: out of memory for a record");
 }
 
 static vla_status exact_below_width(const group *g, const double *n, int64_t count, const vla_row_sink *sink,

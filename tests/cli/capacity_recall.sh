@@ -26,6 +26,13 @@ code=0
 code=0
 "$program" recall --from "$out/a.jsonl" --fail-on refuted -q >/dev/null || code=$?
 [ "$code" = 5 ] || fail "--fail-on refuted: exit $code"
+# a verdict's replay finds the same, whatever the options were
+"$program" recall --d 8 --keys gauss --op vla,linear,rls --n 4,8,12 --trials 4 --lambda0 3 --u-scale 0.5 --seed 5 -q -o "$out/odd.jsonl" >/dev/null
+jq -r 'select(.claim == "C14a").replay' "$out/odd.jsonl" >"$out/replay"
+# shellcheck disable=SC2046
+"$program" $(cut -d' ' -f2- "$out/replay") -q -o "$out/again.jsonl" >/dev/null
+cmp <(jq -c 'select(.claim == "C14a" or .claim == "C17") | [.claim, .value, .lo, .hi]' "$out/odd.jsonl") \
+  <(jq -c 'select(.claim == "C14a" or .claim == "C17") | [.claim, .value, .lo, .hi]' "$out/again.jsonl") || fail "replay: $(cat "$out/replay")"
 # records of another program hold nothing to judge
 printf '{"kind":"sample","op":"vla"}\n' >"$out/other.jsonl"
 code=0
