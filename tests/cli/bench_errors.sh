@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Bad input to vla-bench: one line that names it, the documented exit code, nothing half-written.
 set -u
+# shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 bench=$build/vla-bench
 expect() { refuse "$1" "$2" "$bench" "${@:3}"; } # exit code, what the message names, arguments..

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # vla-bench as a user drives it: tables, records, one-liners, resuming, interruption, closed pipes.
 set -eu
+# shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 bench=$build/vla-bench
 small="--H 2 --d 8 --T 16-64x2 --min-samples 3 --noise 0.5 --time-limit 8"

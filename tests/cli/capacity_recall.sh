@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # vla-capacity recall: records, verdicts, resuming, filters, refusals.
 set -eu
+# shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 program=$build/vla-capacity
 "$program" recall --d 16 --keys orth,elu1 --trials 8 -o "$out/a.jsonl" -o "$out/a.csv" >"$out/table" 2>"$out/log"

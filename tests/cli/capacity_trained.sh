@@ -2,6 +2,7 @@
 # vla-capacity mqar and copy: a small vla learns 4 pairs exactly, its tensors feed the other programs; threads, resuming,
 # protocols, refusals.
 set -eu
+# shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 program=$build/vla-capacity
 # all of 1,000 held-out sequences, four questions each

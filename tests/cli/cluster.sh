@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scripts/cluster.sh: a farm chooses a rate and trains at it, keeps what is done, goes on where it was stopped; tasks and merging.
 set -eu
+# shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 here=$(cd "$(dirname "$0")/../.." && pwd)
 export BUILD=$build

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # What the scripts of this folder share, sourced first: the programs, a folder of the script's own, and how it fails.
 build=$(realpath "${1:-build}")
 out=$(mktemp -d)

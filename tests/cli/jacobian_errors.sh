@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Bad input to vla-jacobian: one line that names it and the documented exit code.
 set -u
+# shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 jacobian=$build/vla-jacobian
 expect() { refuse "$1" "$2" "$jacobian" "${@:3}"; } # exit code, what the message names, arguments..

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every refuted claim carries a command line that shows the same number again, run as a user would run it.
 set -u
+# shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 jacobian=$build/vla-jacobian
 cd "$out" || exit 1

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # vla-jacobian measures what it says: closed forms, records, sweeps, expected lists, files read back, interruption.
 set -u
+# shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 jacobian=$build/vla-jacobian
 data=$(realpath tests/data)

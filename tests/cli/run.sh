@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # vla-run as a user drives it: real tensors, oracle vectors, state in and out, streams, formats, exit codes, bad input.
 set -u
+# shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 cd "$(dirname "$0")/../.."
 run=$build/vla-run
