@@ -476,6 +476,18 @@ static void a_record_that_lacks_a_field_is_taken_nowhere(void **state)
     vla_records_clear(&rows);
 }
 
+static void counts_and_truths_of_any_value(void **state)
+{
+    (void)state;
+    static const double values[] = {7.9, -1, 0x1p60, 1e308};
+    vla_record *r = vla_record_create("sample");
+    assert_true(vla_record_count(r, "x", 5) == 5 && !vla_record_true(r, "x"));
+    for (int i = 0; i < 4 && vla_record_real(r, "x", values[i]); i++)
+        assert_true(vla_record_count(r, "x", 5) == (i ? 5 : 7) && !vla_record_true(r, "x"));
+    assert_true(vla_record_bool(r, "x", true) && vla_record_true(r, "x") && vla_record_count(r, "x", 5) == 5);
+    vla_record_destroy(r);
+}
+
 static void directories_are_made_with_their_parents(void **state)
 {
     (void)state;
@@ -575,6 +587,7 @@ int main(void)
         cmocka_unit_test(keys_depend_on_the_named_fields_alone),
         cmocka_unit_test(records_replace_in_place),
         cmocka_unit_test(a_record_that_lacks_a_field_is_taken_nowhere),
+        cmocka_unit_test(counts_and_truths_of_any_value),
         cmocka_unit_test(directories_are_made_with_their_parents),
         cmocka_unit_test(tables_read_well),
         cmocka_unit_test(numbers_do_not_follow_the_locale),

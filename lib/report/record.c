@@ -192,6 +192,18 @@ double vla_record_number(const vla_record *record, const char *name, double fall
     return fallback;
 }
 
+int64_t vla_record_count(const vla_record *record, const char *name, int64_t fallback)
+{
+    const double value = vla_record_number(record, name, -1);
+    return value >= 0 && value <= 0x1p53 ? (int64_t)value : fallback;
+}
+
+bool vla_record_true(const vla_record *record, const char *name)
+{
+    const vla_value *value = vla_record_get(record, name);
+    return value && value->type == VLA_VALUE_BOOL && value->boolean;
+}
+
 static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size)
 {
     const unsigned char *bytes = data;

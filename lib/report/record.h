@@ -49,6 +49,10 @@ const vla_value *vla_record_get(const vla_record *record, const char *name); /* 
 /* Convenience: the value as text or number, with a fallback when absent, null or of another type. */
 const char *vla_record_text(const vla_record *record, const char *name, const char *fallback);
 double vla_record_number(const vla_record *record, const char *name, double fallback);
+/* The same as a count: a number from 0 to 2^53, cut to a whole one. */
+int64_t vla_record_count(const vla_record *record, const char *name, int64_t fallback);
+/* The value is the boolean true. */
+bool vla_record_true(const vla_record *record, const char *name);
 
 /* Sets "key": 16 hexadecimal digits, an FNV-1a hash of the named fields (NULL-ended; absent and null ones count alike)
  * and of nothing else, so that rows of the same measurement meet in --resume, merge and compare. */

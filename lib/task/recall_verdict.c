@@ -167,11 +167,17 @@ static vla_status gentler_than_linear(const group *g, double n, const vla_row_si
     return add(g, &f, sink, error);
 }
 
+/* Of all trials, `each` questions a trial. */
+static int64_t answers(const group *g, double each)
+{
+    return (int64_t)fmin((double)g->trials * floor(each), 0x1p53);
+}
+
 static vla_status old_ones_kept(const group *g, double n, const vla_row_sink *sink, vla_error *error)
 {
     const vla_record *vla = find(g, "recall", "vla", n);
     const double chance = 1 / (double)g->codebook;
-    const vla_share oldest = vla_share_of((const double[]){number(vla, "age_q1")}, 1, g->trials * (int64_t)(n / 4));
+    const vla_share oldest = vla_share_of((const double[]){number(vla, "age_q1")}, 1, answers(g, n / 4));
     finding f = {.claim = "C14b", .value = oldest.value, .lo = oldest.lo, .hi = oldest.hi};
     f.verdict = oldest.lo > chance ? "holds" : oldest.hi < 2 * chance ? "refuted" : "undecided";
     snprintf(f.condition, sizeof f.condition, "oldest quarter at n = %.0f; chance is %.4f, all ages %.3f", n, chance,
@@ -184,7 +190,7 @@ static vla_status recent_ones_kept(const group *g, double n, const vla_row_sink 
     if (n != 2 * (double)g->d) return VLA_OK; /* the newest d are the newer two quarters only there */
     const vla_record *vla = find(g, "recall", "vla", n);
     const double newest = (number(vla, "age_q3") + number(vla, "age_q4")) / 2;
-    const vla_share share = vla_share_of(&newest, 1, g->trials * g->d);
+    const vla_share share = vla_share_of(&newest, 1, answers(g, (double)g->d));
     finding f = {.claim = "C14c", .value = share.value, .lo = share.lo, .hi = share.hi};
     f.verdict = share.value >= 0.95 ? "holds" : "refuted";
     snprintf(f.condition, sizeof f.condition, "accuracy of the d most recent of n = 2d pairs; older half %.3f",
@@ -299,10 +305,10 @@ static group group_of(const vla_records *records, const vla_record *row)
 {
     return (group){records,
                    vla_record_text(row, "keys", "?"),
-                   (int64_t)vla_record_number(row, "d", 0),
-                   (int64_t)vla_record_number(row, "codebook", 0),
-                   (int64_t)vla_record_number(row, "trials", 0),
-                   (int64_t)vla_record_number(row, "seed", 0)};
+                   vla_record_count(row, "d", 0),
+                   vla_record_count(row, "codebook", 0),
+                   vla_record_count(row, "trials", 0),
+                   vla_record_count(row, "seed", 0)};
 }
 
 vla_status vla_recall_verdicts(const vla_records *records, const vla_row_sink *sink, vla_error *error)
