@@ -183,6 +183,8 @@ static vla_status open_session(session *s, vla_error *error)
     if (!status) status = only_one(s, error);
     if (!status) status = read_earlier(s, error);
     if (!status && c->expect) status = vla_records_read(&s->expected, c->expect, error);
+    if (!status && c->expect && !vla_expects(&s->expected))
+        status = vla_fail(error, VLA_ERR_FILE, "%s: holds no samples or crossovers to expect", c->expect);
     return status;
 }
 

@@ -244,6 +244,7 @@ static vla_status make_references(vla_sweep *s, group *g, const vla_case *cases,
 {
     vla_exec *exec;
     vla_status status = exec_for(s, vla_cpu_count(), &exec, error);
+    if (status) return status;
     for (int64_t i = 0; !status && i < count; i++)
         if (cases[i].mode == VLA_PREFILL && cases[i].problem.T > 0 && runs(&cases[i]))
             status = vla_check_needs(&cases[i], s->config.check_full, check_seed(s, &cases[i]), &g->known, error);

@@ -21,6 +21,8 @@ vla_status vla_report_output(vla_report *report, const char *path, vla_format fo
 /* Writes one record everywhere and flushes; the report takes ownership. JSON files are valid after every row. A write
  * error is reported once per file and the others go on. Markdown tables are printed by vla_report_close. */
 vla_status vla_report_add(vla_report *report, vla_record *record, vla_error *error);
+/* The same, with a copy for `kept`. */
+vla_status vla_report_keep(vla_report *report, vla_records *kept, vla_record *record, vla_error *error);
 const vla_records *vla_report_rows(const vla_report *report);
 vla_status vla_report_close(vla_report *report, vla_error *error); /* frees it also on error */
 
