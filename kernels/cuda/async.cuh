@@ -106,6 +106,14 @@ __device__ __forceinline__ void store_relaxed(void *p, const uint4 &x)
                  : "memory");
 }
 
+/* What is at these 128 bytes is not needed any more: they need not reach memory. */
+__device__ __forceinline__ void forget(const void *p)
+{
+#if VLA_HOPPER
+    asm volatile("discard.global.L2 [%0], 128;" ::"l"(p) : "memory");
+#endif
+}
+
 /* Copies to shared memory that complete on a barrier, by the first `lanes` lanes of a warp: expect(all bytes of the
  * phase), the copies, done(). The barrier takes `arrivals` a phase. */
 struct warp_copy {

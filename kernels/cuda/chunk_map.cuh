@@ -346,6 +346,18 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
         }
 }
 
+/* The chunk's state, which nobody else reads, and the maps of the chunk before, which the walks have read by the time
+ * that this state is all there, leave the cache without being written to memory. */
+template <int DK> __device__ __forceinline__ void forget_maps(const arguments &a, int64_t at, bool before)
+{
+    constexpr int THREADS = map_shared<DK>::THREADS;
+    const int state = a.dvp / 16 * (int)sizes<DK>::strip * (int)sizeof(frag),
+              maps = (int)(sizes<DK>::square + a.walks * 4 * sizes<DK>::strip) * (int)sizeof(frag);
+    for (int i = (int)threadIdx.x * 128; i < state; i += THREADS * 128) forget((const char *)a.states + at * state + i);
+    for (int i = (int)threadIdx.x * 128; before && i < maps; i += THREADS * 128)
+        forget((const char *)a.maps + (at - 1) * maps + i);
+}
+
 /* Blocks a multiprocessor. */
 template <int DK> constexpr int map_blocks = DK == 64 ? 4 : 2;
 
@@ -456,6 +468,8 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
 #pragma unroll 1
     for (slice = warp; slice < a.dvp / 16; slice += WARPS)
         outputs<DK>(s, V, a, at, row0, left, finite, factor, slice, scale, lane);
+    __syncthreads();
+    forget_maps<DK>(a, at, chunk > 0);
 }
 } /* namespace chunked */
 
