@@ -2,6 +2,7 @@
  * which takes every shape) and by segments (linear_walk.cuh, where it takes the shape and is faster); which of them,
  * launches and limits are here. */
 #include "kernels/cuda/linear_prefix.cuh"
+#include "kernels/cuda/linear_once.cuh"
 #include "kernels/cuda/linear_walk.cuh"
 
 namespace linear_form
@@ -14,6 +15,8 @@ struct layout {
     int dk, dv;              /* widths rounded up */
     int a_step;              /* by segments: chunks of 64 tokens a step; 0: by prefixes */
     int64_t segments, steps; /* a head; a segment */
+    bool once;               /* in one launch, by linear_once.cuh */
+    int64_t marks;
 };
 
 /* Segments are for devices with wgmma, for whole rows of one width class, and not for narrow states. */
@@ -63,6 +66,17 @@ layout plan(const vla_problem *p)
         return here;
     };
     if (p->T > 0 && l.heads > 0 && takes_segments(p) && wants_segments(p)) plan_segments(l, p->T);
+#ifndef VLA_V_ONCE
+#define VLA_V_ONCE 8192
+#endif
+    l.once = l.a_step > 0 && l.dk == 128 && p->T > 256 && p->T <= VLA_V_ONCE && p->chunk == 0;
+    if (l.once) {
+        l.segments = (p->T + linear_walk::ONCE - 1) / linear_walk::ONCE, l.steps = 1;
+        const int64_t all = l.heads * l.segments;
+        l.S_sum = take(all * l.dk * l.dv * 4), l.n = take(all * 2 * l.dk * 4), l.marks = take(all * 2 * 4);
+        l.bytes = at;
+        return l;
+    }
     if (l.a_step > 0) {
         const int64_t all = l.heads * l.segments;
         l.S_sum = take(all * l.dk * l.dv * 4), l.n = take(all * l.dk * 4), l.bad = take(all * 8);
@@ -142,6 +156,14 @@ template <int D, int CH> vla_status launch_walk(linear_walk::arguments a, cudaSt
                   stream, a, error);
 }
 
+vla_status launch_once(const linear_walk::arguments &a, cudaStream_t stream, vla_error *error)
+{
+    const int64_t marks = 2 * a.heads * a.segments;
+    const vla_status status = launch(linear_walk::clear_marks, (marks + 255) / 256, 256, 0, stream, a, error);
+    return status != VLA_OK ? status
+                            : launch(linear_walk::once, marks, 512, sizeof(linear_walk::once_shared), stream, a, error);
+}
+
 vla_status run(const vla_call *call, vla_dtype dtype, vla_error *error)
 {
     const vla_problem *p = call->problem;
@@ -171,8 +193,9 @@ vla_status run(const vla_call *call, vla_dtype dtype, vla_error *error)
     if (l.a_step > 0) {
         linear_walk::arguments w = {};
         (arguments &)w = a;
-        w.segments = l.segments, w.steps = l.steps;
-        status = l.dk == 128     ? launch_walk<128, 2>(w, stream, error)
+        w.segments = l.segments, w.steps = l.steps, w.marks = (int *)(work + l.marks);
+        status = l.once          ? launch_once(w, stream, error)
+                 : l.dk == 128   ? launch_walk<128, 2>(w, stream, error)
                  : l.a_step == 4 ? launch_walk<64, 4>(w, stream, error)
                                  : launch_walk<64, 2>(w, stream, error);
     } else if (p->T > 0) {
