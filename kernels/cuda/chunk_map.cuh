@@ -330,9 +330,11 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const float *x = o[m][0] + 2 * h, *y = o[m][1] + 2 * h;
-                *(uint2 *)(to + (16 * m + 8 * h) * a.dv) =
+                store_streamed(
+                    to + (16 * m + 8 * h) * a.dv,
                     bf16 ? make_uint2(pack(bf16_arithmetic{}, x[0], x[1]), pack(bf16_arithmetic{}, y[0], y[1]))
-                         : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1]));
+                         : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1])),
+                    streamed());
             }
         return;
     }
@@ -394,8 +396,9 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
         grid_wait();
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
-            k[i] = a.K[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
-            x[i] = a.X[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
+            const int64_t from = at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane;
+            const uint4 key = load_streamed(a.K + from, streamed()), direction = load_streamed(a.X + from, streamed());
+            k[i] = {{key.x, key.y, key.z, key.w}}, x[i] = {{direction.x, direction.y, direction.z, direction.w}};
         }
         if (a.ratio && threadIdx.x < DK) s.n[threadIdx.x] = a.n[at * DK + threadIdx.x];
         if (a.ratio && threadIdx.x < C) s.weight[threadIdx.x] = a.norm[at * C + threadIdx.x];

@@ -15,7 +15,7 @@ namespace linear_walk
 constexpr int ONCE_CH = 4, ONCE = ONCE_CH * C; /* chunks and tokens of a block */
 
 struct once_shared {
-    uint4 S[ONCE_CH][1024]; /* before each chunk: 128 dk rows of 64 dv, 64 KB; then outputs */
+    uint4 S[ONCE_CH][1024];  /* before each chunk: 128 dk rows of 64 dv, 64 KB; then outputs */
     rows<128, ONCE_CH> K, Q; /* 64 KB each */
     rows<64, ONCE_CH> V;     /* 32 KB */
     float n[ONCE_CH][128], n_before[128];
@@ -40,7 +40,7 @@ static __global__ void __launch_bounds__(512, 1) once(const __grid_constant__ ar
     extern __shared__ __align__(1024) unsigned char raw[];
     once_shared &s = *(once_shared *)raw;
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = warp_number(), g = lane / 4, t = lane % 4;
-    const int chunk = warp / 4, in_group = warp % 4;         /* of the outputs: a warpgroup a chunk */
+    const int chunk = warp / 4, in_group = warp % 4;          /* of the outputs: a warpgroup a chunk */
     const int row_tile = chunk % 2, column0 = chunk / 2 * NJ; /* of the sums: 64 of dk, first group of 8 of dv */
     const int64_t head = blockIdx.x / (2 * a.segments), place = blockIdx.x % (2 * a.segments), segment = place / 2;
     const int part = (int)(place % 2), columns = a.dv - 64 * part;
@@ -158,8 +158,8 @@ static __global__ void __launch_bounds__(512, 1) once(const __grid_constant__ ar
     wgmma::begin();
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        wgmma::product<wgmma::TURNED>(o, P[i],
-                                      wgmma::tile(shared_address(s.V.tile[chunk][0])) + i * wgmma::STEP_TURNED, i > 0);
+        wgmma::product<wgmma::TURNED>(o, P[i], wgmma::tile(shared_address(s.V.tile[chunk][0])) + i * wgmma::STEP_TURNED,
+                                      i > 0);
     wgmma::commit();
 #pragma unroll
     for (int i = 0; i < 4; i++) mma(M{}, den, P[i].x, one, one);
@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(512, 1) once(const __grid_constant__ ar
     }
     if (tid < D) s.n_before[tid] = n_before;
 
-    /* S before each chunk */
+        /* S before each chunk */
 #pragma unroll
     for (int c = 0; c < CH; c++) {
         float d[NJ][4];
@@ -212,8 +212,7 @@ static __global__ void __launch_bounds__(512, 1) once(const __grid_constant__ ar
         char *to = (char *)s.S[c] + 4 * t;
 #pragma unroll
         for (int j = 0; j < NJ; j++) {
-            const uint32_t at =
-                wgmma::swizzled((uint32_t)(64 * row_tile + 16 * in_group + g), (uint32_t)(column0 + j));
+            const uint32_t at = wgmma::swizzled((uint32_t)(64 * row_tile + 16 * in_group + g), (uint32_t)(column0 + j));
             *(uint32_t *)(to + at) = pack(M{}, S[j].x, S[j].y);
             *(uint32_t *)(to + at + 1024) = pack(M{}, S[j].z, S[j].w);
         }

@@ -21,9 +21,9 @@ template <int D, int CH> struct shape {
     static constexpr int GROUPS = CH * PANELS, NT = 128 * GROUPS, NW = 4 * GROUPS;
     static constexpr int NJ = D == 64 ? 8 / GROUPS : 8; /* groups of eight columns of a warpgroup's 64 rows of sums */
     static constexpr int AT_ONCE = D == 64 ? CH : 1;    /* chunks whose sums are in registers */
-    static constexpr int BLOCKS = D == 64 && CH == 2 ? 2 : 1;                        /* a multiprocessor */
-    static constexpr int KEYS = D == 64 ? 2 : 1; /* stages of keys in walk; all else is there twice */
-    static constexpr int64_t matrix = NJ * NT;   /* float4 of sums */
+    static constexpr int BLOCKS = D == 64 && CH == 2 ? 2 : 1; /* a multiprocessor */
+    static constexpr int KEYS = D == 64 ? 2 : 1;              /* stages of keys in walk; all else is there twice */
+    static constexpr int64_t matrix = NJ * NT;                /* float4 of sums */
     static_assert(D == 64 || GROUPS == 4, "the parts of S are quarters");
 };
 
