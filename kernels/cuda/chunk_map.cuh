@@ -216,7 +216,7 @@ __device__ __forceinline__ void columns(frag (&RK)[CT], const map_shared<DK> &s,
         if (store_keys) {
             const frag D = pack_tile<W>(c[0], c[1]);
 #pragma unroll
-            for (int i = 0; i < 4; i++) maps[(i % 2 * (DK / 8) + 2 * m + i / 2) * 32] = D.x[i];
+            for (int i = 0; i < 4; i++) maps[(i % 2 * (DK / 8) + 2 * m + i / 2) * 32] = transpose8(D.x[i]);
         }
         if (has_values) {
             const frag x = pack_tile<W>(d[0], d[1]);
