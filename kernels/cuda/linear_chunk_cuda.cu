@@ -38,6 +38,15 @@ bool wants_segments(const vla_problem *p)
     return heads >= 12 || (heads >= 4 && (p->dk <= 64 || p->T > 2048));
 }
 
+/* In one launch, where a block or two a multiprocessor is all (measured; more of them are slower, and so are halves of
+ * the device). */
+bool wants_once(int64_t heads, int64_t T, int dk)
+{
+    const int64_t processors = vla_cuda_sm_count(), segments = (T + linear_walk::ONCE - 1) / linear_walk::ONCE,
+                  blocks = 2 * heads * segments;
+    return dk == 128 && T > 512 && segments <= 8 && (blocks <= processors || (heads <= 16 && blocks <= 2 * processors));
+}
+
 /* As many segments as the device takes blocks at once, but not so many that adding up what is before them is the time.
  * Steps of four chunks where that leaves as many blocks as multiprocessors and the rest is start and end (measured). */
 void plan_segments(layout &l, int64_t T)
@@ -66,10 +75,7 @@ layout plan(const vla_problem *p)
         return here;
     };
     if (p->T > 0 && l.heads > 0 && takes_segments(p) && wants_segments(p)) plan_segments(l, p->T);
-#ifndef VLA_V_ONCE
-#define VLA_V_ONCE 8192
-#endif
-    l.once = l.a_step > 0 && l.dk == 128 && p->T > 256 && p->T <= VLA_V_ONCE && p->chunk == 0;
+    l.once = l.a_step > 0 && wants_once(l.heads, p->T, l.dk);
     if (l.once) {
         l.segments = (p->T + linear_walk::ONCE - 1) / linear_walk::ONCE, l.steps = 1;
         const int64_t all = l.heads * l.segments;
