@@ -74,6 +74,44 @@ template <int DK> struct sizes {
     static constexpr int warps = DK / 16;                              /* of prepare */
 };
 
+/* Inputs and outputs in memory: of 16 bits, told apart by a.dtype, or float32 (WIDE). */
+template <bool WIDE> struct stored {
+    using element = uint16_t;
+    static constexpr int quads = 1; /* uint4 of eight elements */
+};
+template <> struct stored<true> {
+    using element = float;
+    static constexpr int quads = 2;
+};
+template <bool WIDE> using raw_of = raw8<stored<WIDE>::quads>;
+template <bool WIDE> __device__ __forceinline__ vla_dtype dtype_of(const arguments &a)
+{
+    return WIDE ? VLA_F32 : a.dtype;
+}
+
+/* Eight elements of a row of `width`, zeros where not `valid`. */
+template <bool WIDE>
+__device__ __forceinline__ void load_row8(raw_of<WIDE> &raw, const void *data, int64_t row, int column, int width,
+                                          bool valid)
+{
+    if constexpr (WIDE)
+        load8(raw, (const float *)data + row * width, column, width, valid);
+    else
+        load8(raw, (const __half *)data + row * width, column, width, valid); /* bfloat16 too */
+}
+
+/* Four neighbouring elements. */
+template <bool WIDE>
+__device__ __forceinline__ void store4(typename stored<WIDE>::element *to, bool bf16, float x0, float x1, float x2,
+                                       float x3)
+{
+    if constexpr (WIDE)
+        *(float4 *)to = make_float4(x0, x1, x2, x3);
+    else
+        *(uint2 *)to = bf16 ? make_uint2(pack(bf16_arithmetic{}, x0, x1), pack(bf16_arithmetic{}, x2, x3))
+                            : make_uint2(pack(f16_arithmetic{}, x0, x1), pack(f16_arithmetic{}, x2, x3));
+}
+
 __device__ __forceinline__ void put8(__half *to, const float (&x)[8])
 {
     uint4 raw;
@@ -82,12 +120,12 @@ __device__ __forceinline__ void put8(__half *to, const float (&x)[8])
     *(uint4 *)to = raw;
 }
 
-/* 2^e with e = ceil(log2 x) for a positive normal x, else 1. */
+/* The power of two that is not below x, of those that are normal; 1 for x = 0. */
 __device__ __forceinline__ float power_above(float x)
 {
-    if (!(x > 1e-30f && x < 1e30f)) return x >= 1e30f ? 1.2676506e30f : x > 0 ? 1e-30f : 1.0f;
-    const uint32_t bits = __float_as_uint(x);
-    return __uint_as_float(((bits >> 23) + ((bits & 0x7fffffu) ? 1u : 0u)) << 23);
+    if (!(x > 0)) return 1.0f;
+    const uint32_t bits = __float_as_uint(x), exponent = (bits >> 23) + ((bits & 0x7fffffu) ? 1u : 0u);
+    return __uint_as_float((exponent < 254u ? exponent : 254u) << 23);
 }
 
 /* First token from which a head's output is NaN. */
@@ -115,6 +153,19 @@ __device__ __forceinline__ void copy_async(void *to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
                  : "memory");
+}
+/* The same by way of the first-level cache: for sectors that two copies share. */
+__device__ __forceinline__ void copy_async_shared(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+}
+template <bool WIDE> __device__ __forceinline__ void copy_eight(void *to, void *rest, const void *from)
+{
+    if constexpr (WIDE)
+        copy_async_shared(to, from), copy_async_shared(rest, (const char *)from + 16);
+    else
+        copy_async(to, from);
 }
 __device__ __forceinline__ void copy_commit()
 {

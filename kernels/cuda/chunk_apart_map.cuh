@@ -37,8 +37,8 @@ template <int DK> __host__ __device__ inline size_t map_bytes(int dvp)
 }
 
 /* Unit keys and, for delta, the write directions beta K. */
-template <int DK>
-__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+template <int DK, bool WIDE>
+__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
                                          const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
                                          int64_t token)
 {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
         float x[8], y[8];
         const int r = R::row(i);
         const bool in = token + r < a.T;
-        convert8(x, raw[i], a.dtype);
+        convert8(x, raw[i], dtype_of<WIDE>(a));
         const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
         float beta = a.b ? sigmoid(logit[i]) : 1.0f;
         const bool bad = !(norm < INFINITY) || !(beta >= 0); /* zeros instead, and the token noted */
@@ -66,8 +66,8 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
 
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. */
-template <int DK>
-__device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+template <int DK, bool WIDE>
+__device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
                                             const float (&n)[8], const arguments &a, int left)
 {
     using R = map_rows<DK>;
@@ -76,7 +76,7 @@ __device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw8<1> (&r
         const int r = R::row(i);
         const bool in = r < left;
         float x[8], y[8], dot = 0, norm = 1;
-        convert8(x, raw[i], a.dtype);
+        convert8(x, raw[i], dtype_of<WIDE>(a));
         features8<false>(y, x, a.features);
         if (R::column() + 8 > a.dk)
 #pragma unroll
@@ -281,7 +281,7 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
     }
 }
 
-template <vla_op OP, int DK>
+template <vla_op OP, int DK, bool WIDE>
 __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map(const __grid_constant__ arguments a)
 {
     using R = map_rows<DK>;
@@ -293,9 +293,9 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     const int64_t token = a.first_token + chunk * C, row0 = head * a.T + token;
     const int left = (int)(a.T - token < C ? a.T - token : C);
     const int lane = (int)threadIdx.x % 32, warp = warp_number();
-    raw8<1> query[R::PASSES];
-    map_values<DK> values;
-    fetch_tokens<DK>(query, a.q, a, row0, left);
+    raw_of<WIDE> query[R::PASSES];
+    map_values<DK, WIDE> values;
+    fetch_tokens<DK, WIDE>(query, a.q, a, row0, left);
     values.fetch(a, row0, left);
     if constexpr (OP == VLA_VLA) {
         constexpr int TILES = CT * KT / WARPS;
@@ -320,26 +320,25 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
             store_tile(s.K + offset, PITCH, lane, k[i]);
             store_tile(s.A + offset, PITCH, lane, x[i]);
         }
-        put_queries<DK>(s, query, n, a, left);
+        put_queries<DK, WIDE>(s, query, n, a, left);
     } else {
-        raw8<1> key[R::PASSES];
+        raw_of<WIDE> key[R::PASSES];
         float logit[R::PASSES];
         const float none[8] = {};
-        fetch_tokens<DK>(key, a.k, a, row0, left);
+        fetch_tokens<DK, WIDE>(key, a.k, a, row0, left);
 #pragma unroll
         for (int i = 0; i < R::PASSES; i++)
-            logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
+            logit[i] = a.b && R::row(i) < left ? load_element(a.b, dtype_of<WIDE>(a), row0 + R::row(i)) : 0.0f;
         grid_wait();
         s.top[warp] = values.largest(a, head, token);
-        put_queries<DK>(s, query, none, a, left);
-        put_keys<DK>(s, key, logit, a, head, token);
+        put_queries<DK, WIDE>(s, query, none, a, left);
+        put_keys<DK, WIDE>(s, key, logit, a, head, token);
     }
     __syncthreads();
     uint32_t bits = s.top[0];
 #pragma unroll
     for (int w = 1; w < WARPS; w++) bits = s.top[w] > bits ? s.top[w] : bits;
-    const float scale = power_above(a.dtype == VLA_BF16 ? __uint_as_float(bits << 16)
-                                                        : __half2float(__ushort_as_half((unsigned short)bits)));
+    const float scale = power_above(values.value_of(a, bits));
     values.put(V, a, 1.0f / scale);
     make_products<DK>(s, a.ratio, warp, lane);
     if (OP == VLA_VLA && a.alpha)

@@ -2,9 +2,9 @@
  *
  * A block holds 8 NV rows of S of one head. NV warps advance the state, eight rows each, and hand the state before
  * every chunk to SETS x CT warps that make the outputs, each set of them every SETS-th chunk, a token tile a warp; one
- * thread brings the maps by bulk copies, several chunks ahead. Barriers in shared memory order them, and one named barrier
- * a stage hands the state over. The chain of a step is what counts: everything that does not need the state is loaded
- * before it. */
+ * thread brings the maps by bulk copies, several chunks ahead. Barriers in shared memory order them, and one named
+ * barrier a stage hands the state over. The chain of a step is what counts: everything that does not need the state is
+ * loaded before it. */
 #ifndef VLA_CUDA_CHUNK_APART_WALK_CUH
 #define VLA_CUDA_CHUNK_APART_WALK_CUH
 #include "kernels/cuda/chunk_apart_map.cuh"
@@ -103,7 +103,7 @@ __device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<D
 }
 
 /* Token tile m of all the block's columns. Of sixteen columns, a lane's four results in a row are neighbours. */
-template <int DK, int NV>
+template <int DK, int NV, bool WIDE>
 __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV> &s, const arguments &a, int64_t head, int64_t bad,
                                              int set, int m, int column, int lane)
 {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV> &s, const argum
     const bool bf16 = a.dtype == VLA_BF16;
     const int64_t end = bad < a.T ? bad : a.T;
     int64_t row0 = a.first_token + set * C + 16 * m;
-    uint16_t *to = (uint16_t *)a.o + (head * a.T + row0 + g) * a.dv + 8 * column + 4 * t;
+    auto *to = (typename stored<WIDE>::element *)a.o + (head * a.T + row0 + g) * a.dv + 8 * column + 4 * t;
     ring_place<walk_shape<DK, NV>::stages> place;
     place.advance(set);
     for (int c = set; c < (int)a.chunks; c += SETS, row0 += SETS * C, to += SETS * C * a.dv) {
@@ -148,9 +148,7 @@ __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV> &s, const argum
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
                     const float *x = o[2 * p] + 2 * h, *y = o[2 * p + 1] + 2 * h;
-                    *(uint2 *)(to + 16 * p + 8 * h * a.dv) =
-                        bf16 ? make_uint2(pack(M{}, x[0], x[1]), pack(M{}, y[0], y[1]))
-                             : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1]));
+                    store4<WIDE>(to + 16 * p + 8 * h * a.dv, bf16, x[0], x[1], y[0], y[1]);
                 }
             }
         } else {
@@ -161,13 +159,14 @@ __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV> &s, const argum
                     const int64_t row = row0 + g + 8 * (i / 2);
                     const int x = 8 * column + 16 * (v / 2) + 4 * t + 2 * (v % 2) + i % 2;
                     if (row < a.T && x < a.dv)
-                        store_element(a.o, a.dtype, (head * a.T + row) * a.dv + x, row >= bad ? NAN : o[v][i]);
+                        store_element(a.o, dtype_of<WIDE>(a), (head * a.T + row) * a.dv + x,
+                                      row >= bad ? NAN : o[v][i]);
                 }
         }
     }
 }
 
-template <int DK, int NV>
+template <int DK, int NV, bool WIDE>
 __global__ void __launch_bounds__(walk_shape<DK, NV>::threads, 1) walk(const __grid_constant__ arguments a)
 {
     constexpr int KT = DK / 16, STAGES = walk_shape<DK, NV>::stages;
@@ -203,7 +202,7 @@ __global__ void __launch_bounds__(walk_shape<DK, NV>::threads, 1) walk(const __g
             for (int i = 0; i < 4; i++)
                 if (in_S(m, i)) from[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] = bad < a.T ? NAN : S[m][i];
     } else if (warp < walk_shape<DK, NV>::threads / 32 - 1) {
-        walk_outputs<DK, NV>(s, a, head, first_bad(a, head), (warp - NV) / CT, (warp - NV) % CT, column, lane);
+        walk_outputs<DK, NV, WIDE>(s, a, head, first_bad(a, head), (warp - NV) / CT, (warp - NV) % CT, column, lane);
     } else if (lane < warp_copy::lanes) {
         bring_maps<DK, NV>(s, a, head * a.stride, column / 2, lane);
     }

@@ -30,9 +30,11 @@ template <int DK> __host__ __device__ inline int map_pitch(int dvp)
 {
     return (dvp > DK ? dvp : DK) + 8;
 }
-template <int DK> __host__ __device__ inline size_t map_bytes(int dvp)
+/* WIDE: the second halves of queries' eights follow V, [C][DK + 8] halves. */
+template <int DK, bool WIDE> __host__ __device__ inline size_t map_bytes(int dvp)
 {
-    return sizeof(map_shared<DK>) + (size_t)(C * map_pitch<DK>(dvp)) * sizeof(__half);
+    return sizeof(map_shared<DK>) + (size_t)(C * map_pitch<DK>(dvp)) * sizeof(__half) +
+           (WIDE ? sizeof(map_shared<DK>::Q) : 0);
 }
 
 /* Rows dealt to lanes by eights: row of pass i, column of a thread. */
@@ -51,27 +53,36 @@ template <int DK> struct query_rows {
     static __device__ __forceinline__ int column() { return 8 * ((int)threadIdx.x % L); }
 };
 
-template <int DK>
-__device__ __forceinline__ void fetch_tokens(raw8<1> (&raw)[map_rows<DK>::PASSES], const void *data, const arguments &a,
-                                             int64_t row0, int left)
+/* Eight elements of a row of whole eights, zeros where not `in`. */
+template <bool WIDE>
+__device__ __forceinline__ void load_whole8(raw_of<WIDE> &raw, const typename stored<WIDE>::element *from, bool in)
+{
+#pragma unroll
+    for (int q = 0; q < stored<WIDE>::quads; q++) {
+        raw.half[q] = make_uint4(0, 0, 0, 0);
+        if (in) raw.half[q] = ((const uint4 *)from)[q];
+    }
+}
+
+template <int DK, bool WIDE>
+__device__ __forceinline__ void fetch_tokens(raw_of<WIDE> (&raw)[map_rows<DK>::PASSES], const void *data,
+                                             const arguments &a, int64_t row0, int left)
 {
     using R = map_rows<DK>;
-    const __half *from = (const __half *)data + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
     if (a.dk % 8 == 0) {
+        const auto *from = (const typename stored<WIDE>::element *)data + (row0 + R::row(0)) * a.dk + R::column();
 #pragma unroll
-        for (int i = 0; i < R::PASSES; i++) {
-            raw[i].half[0] = make_uint4(0, 0, 0, 0);
-            if (R::row(i) < left && R::column() < a.dk) raw[i].half[0] = *(const uint4 *)(from + i * R::AT_ONCE * a.dk);
-        }
+        for (int i = 0; i < R::PASSES; i++)
+            load_whole8<WIDE>(raw[i], from + i * R::AT_ONCE * a.dk, R::row(i) < left && R::column() < a.dk);
     } else {
         for (int i = 0; i < R::PASSES; i++)
-            load8(raw[i], from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
+            load_row8<WIDE>(raw[i], data, row0 + R::row(i), R::column(), a.dk, R::row(i) < left);
     }
 }
 
 /* Unit keys and, for delta, the write directions beta K. */
-template <int DK>
-__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+template <int DK, bool WIDE>
+__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
                                          const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
                                          int64_t token)
 {
@@ -81,7 +92,7 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
         float x[8], y[8];
         const int r = R::row(i);
         const bool in = token + r < a.T;
-        convert8(x, raw[i], a.dtype);
+        convert8(x, raw[i], dtype_of<WIDE>(a));
         const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
         float beta = a.b ? sigmoid(logit[i]) : 1.0f;
         const bool bad = !(norm < INFINITY) || !(beta >= 0); /* zeros instead, and the token noted */
@@ -97,28 +108,35 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
     }
 }
 
-/* Queries as they are, on their way to where this thread alone reads them. */
-template <int DK>
-__device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments &a, int64_t row0, int left)
+/* Queries as they are, on their way to where this thread alone reads them: the first 16 bytes of an eight in the place
+ * of Q, of float32 the others at as far behind `rest`. */
+template <int DK, bool WIDE>
+__device__ __forceinline__ void fetch_queries(map_shared<DK> &s, __half *rest, const arguments &a, int64_t row0,
+                                              int left)
 {
     using R = query_rows<DK>;
-    const __half *from = (const __half *)a.q + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
-    __half *to = s.Q + R::row(0) * map_shared<DK>::PITCH + R::column();
+    constexpr int STEP = R::AT_ONCE * map_shared<DK>::PITCH;
+    const int first = R::row(0) * map_shared<DK>::PITCH + R::column();
+    __half *to = s.Q + first;
+    rest += first;
     if (a.dk % 8 == 0) {
+        const auto *from = (const typename stored<WIDE>::element *)a.q + (row0 + R::row(0)) * a.dk + R::column();
 #pragma unroll
         for (int i = 0; i < R::PASSES; i++) {
-            __half *place = to + i * R::AT_ONCE * map_shared<DK>::PITCH;
-            if (R::row(i) < left && R::column() < a.dk)
-                copy_async(place, from + i * R::AT_ONCE * a.dk);
-            else if (R::row(i) < C)
-                *(uint4 *)place = make_uint4(0, 0, 0, 0);
+            if (R::row(i) < left && R::column() < a.dk) {
+                copy_eight<WIDE>(to + i * STEP, rest + i * STEP, from + i * R::AT_ONCE * a.dk);
+            } else if (R::row(i) < C) {
+                *(uint4 *)(to + i * STEP) = make_uint4(0, 0, 0, 0);
+                if (WIDE) *(uint4 *)(rest + i * STEP) = make_uint4(0, 0, 0, 0);
+            }
         }
     } else {
 #pragma unroll 1
         for (int i = 0; i < R::PASSES && R::row(i) < C; i++) {
-            raw8<1> raw;
-            load8(raw, from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
-            *(uint4 *)(to + i * R::AT_ONCE * map_shared<DK>::PITCH) = raw.half[0];
+            raw_of<WIDE> raw;
+            load_row8<WIDE>(raw, a.q, row0 + R::row(i), R::column(), a.dk, R::row(i) < left);
+            *(uint4 *)(to + i * STEP) = raw.half[0];
+            if (WIDE) *(uint4 *)(rest + i * STEP) = raw.half[stored<WIDE>::quads - 1];
         }
     }
     copy_commit();
@@ -126,7 +144,8 @@ __device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments
 
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. */
-template <int DK> __device__ __forceinline__ void put_queries(map_shared<DK> &s, const arguments &a, int left)
+template <int DK, bool WIDE>
+__device__ __forceinline__ void put_queries(map_shared<DK> &s, const __half *rest, const arguments &a, int left)
 {
     using R = query_rows<DK>;
     const float4 lo = *(const float4 *)&s.n[R::column()], hi = *(const float4 *)&s.n[R::column() + 4];
@@ -137,10 +156,11 @@ template <int DK> __device__ __forceinline__ void put_queries(map_shared<DK> &s,
         const int r = R::row(i);
         const bool in = r < left;
         __half *place = s.Q + r * map_shared<DK>::PITCH + R::column();
-        raw8<1> raw;
+        raw_of<WIDE> raw;
         raw.half[0] = *(const uint4 *)place;
+        if (WIDE) raw.half[stored<WIDE>::quads - 1] = *(const uint4 *)(rest + (place - s.Q));
         float x[8], y[8], dot = 0, norm = 1;
-        convert8(x, raw, a.dtype);
+        convert8(x, raw, dtype_of<WIDE>(a));
         features8<false>(y, x, a.features);
         if (R::column() + 8 > a.dk)
 #pragma unroll
@@ -175,31 +195,32 @@ template <int DK> __device__ __forceinline__ void put_queries(map_shared<DK> &s,
     }
 }
 
-/* Values: eight or sixteen lanes a row. */
-template <int DK> struct map_values {
-    static constexpr int THREADS = map_shared<DK>::THREADS, MOST = C * 16 / THREADS;
-    raw8<1> raw[MOST];
+/* Values: eight or sixteen lanes a row; eight only of float32 at dk = 64, which chunk_host.cuh sees to. */
+template <int DK, bool WIDE> struct map_values {
+    static constexpr bool NARROW = WIDE && DK == 64;
+    static constexpr int THREADS = map_shared<DK>::THREADS, MOST = C * (NARROW ? 8 : 16) / THREADS;
+    raw_of<WIDE> raw[MOST];
     int shift; /* of the lanes a row */
 
     __device__ __forceinline__ int row(int i) const { return (int)(threadIdx.x + i * THREADS) >> shift; }
     __device__ __forceinline__ int column() const { return 8 * ((int)threadIdx.x & ((1 << shift) - 1)); }
     __device__ __forceinline__ void fetch(const arguments &a, int64_t row0, int left)
     {
-        shift = a.dvp <= 64 ? 3 : 4;
-        const __half *from = (const __half *)a.v + (row0 + row(0)) * a.dv + column();
+        shift = NARROW || a.dvp <= 64 ? 3 : 4;
         const int step = (THREADS >> shift) * a.dv;
         if (a.dv % 8 == 0) {
+            const auto *from = (const typename stored<WIDE>::element *)a.v + (row0 + row(0)) * a.dv + column();
 #pragma unroll
-            for (int i = 0; i < MOST; i++) {
-                raw[i].half[0] = make_uint4(0, 0, 0, 0);
-                if ((i < MOST / 2 || shift == 4) && row(i) < left && column() < a.dv)
-                    raw[i].half[0] = *(const uint4 *)(from + i * step);
-            }
+            for (int i = 0; i < MOST; i++)
+                load_whole8<WIDE>(raw[i], from + i * step, used(i) && row(i) < left && column() < a.dv);
         } else {
             for (int i = 0; i < MOST; i++)
-                if (i < MOST / 2 || shift == 4)
-                    load8(raw[i], from + i * step - column(), column(), a.dv, row(i) < left);
+                if (used(i)) load_row8<WIDE>(raw[i], a.v, row0 + row(i), column(), a.dv, row(i) < left);
         }
+    }
+    __device__ __forceinline__ bool used(int i) const
+    {
+        return NARROW || i < MOST / 2 || shift == 4;
     }
     /* The warp's largest |v| as bits of the type; what is not finite becomes zero and its token is noted. */
     __device__ __forceinline__ uint32_t largest(const arguments &a, int64_t head, int64_t token)
@@ -208,23 +229,43 @@ template <int DK> struct map_values {
         const uint32_t limit = a.dtype == VLA_BF16 ? 0x7f807f80u : 0x7c007c00u; /* infinity */
 #pragma unroll
         for (int i = 0; i < MOST; i++) {
-            if (i >= MOST / 2 && shift < 4) continue;
-            const uint4 w = raw[i].half[0];
-            const uint32_t most = __vmaxu2(__vmaxu2(w.x & 0x7fff7fffu, w.y & 0x7fff7fffu),
-                                           __vmaxu2(w.z & 0x7fff7fffu, w.w & 0x7fff7fffu));
-            if (__vmaxu2(most, limit - 0x10001u) == limit - 0x10001u) {
-                top = __vmaxu2(top, most);
-            } else { /* the whole eight: later rows are NaN anyway */
+            if (!used(i)) continue;
+            uint32_t most = 0;
+            bool finite;
+            if constexpr (WIDE) {
+#pragma unroll
+                for (int q = 0; q < 2; q++) {
+                    const uint4 w = raw[i].half[q];
+                    most = max(most, max(max(w.x & 0x7fffffffu, w.y & 0x7fffffffu),
+                                         max(w.z & 0x7fffffffu, w.w & 0x7fffffffu)));
+                }
+                finite = most < 0x7f800000u;
+                if (finite) top = max(top, most);
+            } else {
+                const uint4 w = raw[i].half[0];
+                most = __vmaxu2(__vmaxu2(w.x & 0x7fff7fffu, w.y & 0x7fff7fffu),
+                                __vmaxu2(w.z & 0x7fff7fffu, w.w & 0x7fff7fffu));
+                finite = __vmaxu2(most, limit - 0x10001u) == limit - 0x10001u;
+                if (finite) top = __vmaxu2(top, most);
+            }
+            if (!finite) { /* the whole eight: later rows are NaN anyway */
                 atomicMin(&a.bad[head], (unsigned long long)(token + row(i)));
-                raw[i].half[0] = make_uint4(0, 0, 0, 0);
+#pragma unroll
+                for (int q = 0; q < stored<WIDE>::quads; q++) raw[i].half[q] = make_uint4(0, 0, 0, 0);
             }
         }
-        top = (top & 0xffffu) > top >> 16 ? top & 0xffffu : top >> 16;
+        if (!WIDE) top = (top & 0xffffu) > top >> 16 ? top & 0xffffu : top >> 16;
 #if __CUDA_ARCH__ >= 800
         return __reduce_max_sync(FULL_WARP, top);
 #else
         return top;
 #endif
+    }
+    /* What bits mean. */
+    static __device__ __forceinline__ float value_of(const arguments &a, uint32_t bits)
+    {
+        if (WIDE) return __uint_as_float(bits);
+        return a.dtype == VLA_BF16 ? __uint_as_float(bits << 16) : __half2float(__ushort_as_half((unsigned short)bits));
     }
     /* Times `by` as halves. */
     __device__ __forceinline__ void put(__half *V, const arguments &a, float by) const
@@ -232,9 +273,9 @@ template <int DK> struct map_values {
         const int pitch = map_pitch<DK>(a.dvp), q = column() / 8 % 2;
 #pragma unroll
         for (int i = 0; i < MOST; i++) {
-            if (i >= MOST / 2 && shift < 4) continue;
+            if (!used(i)) continue;
             float x[8];
-            convert8(x, raw[i], a.dtype);
+            convert8(x, raw[i], dtype_of<WIDE>(a));
             uint32_t word[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) word[j] = pack(f16_arithmetic{}, x[2 * j] * by, x[2 * j + 1] * by);
