@@ -64,6 +64,23 @@ struct arguments {
     bool first, resume;      /* the first stretch; of a run that goes on from a state */
 };
 
+/* Exponents as float's bits have them, 127 for 1: of the power of two that is not below x, x >= 0 and finite. */
+__device__ __forceinline__ int exponent_above(float x)
+{
+    const uint32_t bits = __float_as_uint(x);
+    return (int)((bits >> 23) + ((bits & 0x7fffffu) ? 1u : 0u));
+}
+/* That power, or the nearest that is normal. */
+__device__ __forceinline__ float power_of(int exponent)
+{
+    return __uint_as_float((uint32_t)min(max(exponent, 1), 254) << 23);
+}
+
+__device__ __forceinline__ float warp_top(float x) /* x >= 0 */
+{
+    return __uint_as_float(__reduce_max_sync(FULL_WARP, __float_as_uint(x)));
+}
+
 template <int DK> struct sizes {
     static constexpr int KT = DK / 16;
     static constexpr int64_t tiles = (int64_t)CT * KT * 32;            /* frags of U, K, X, Qeff a chunk */
@@ -123,9 +140,7 @@ __device__ __forceinline__ void put8(__half *to, const float (&x)[8])
 /* The power of two that is not below x, of those that are normal; 1 for x = 0. */
 __device__ __forceinline__ float power_above(float x)
 {
-    if (!(x > 0)) return 1.0f;
-    const uint32_t bits = __float_as_uint(x), exponent = (bits >> 23) + ((bits & 0x7fffffu) ? 1u : 0u);
-    return __uint_as_float((exponent < 254u ? exponent : 254u) << 23);
+    return x > 0 ? power_of(exponent_above(x)) : 1.0f;
 }
 
 /* First token from which a head's output is NaN. */

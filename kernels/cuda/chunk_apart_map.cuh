@@ -14,9 +14,24 @@
 namespace chunked::apart
 {
 
-/* Of a chunk: D^T as frags [DK/16][DK/16][32], then Qeff [CT][DK/16][32]; of sixteen columns B [DK/16][32], then O_loc
- * [CT][32], by columns. */
-template <int DK> constexpr int64_t record_frags = sizes<DK>::square + sizes<DK>::tiles;
+/* Maps are bfloat16, whose range takes the rows' factors and the scale of V; of float32 inputs (WIDE) they are float16,
+ * of unit scale, and the factors go beside them. */
+template <bool WIDE> struct map_arithmetic {
+    using type = bf16_arithmetic;
+};
+template <> struct map_arithmetic<true> {
+    using type = f16_arithmetic;
+};
+
+/* Of a chunk: D^T and Qeff; of sixteen columns B [DK/16][32], then O_loc [CT][32], by columns. */
+template <int DK, bool WIDE> struct map_record {
+    frag D[DK / 16][DK / 16][32], Q[CT][DK / 16][32];
+};
+template <int DK> struct map_record<DK, true> {
+    frag D[DK / 16][DK / 16][32], Q[CT][DK / 16][32];
+    float factor[C], scale, unused[3]; /* f a row; of V */
+};
+constexpr int64_t scales_bytes = (C + 4) * sizeof(float);
 template <int DK> constexpr int64_t strip_frags = (int64_t)(DK / 16 + CT) * 32;
 
 template <int DK> struct map_shared {
@@ -87,7 +102,8 @@ __device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw_of<WIDE
         float sum = 0; /* NaN, which fmaxf drops */
 #pragma unroll
         for (int j = 0; j < 8; j++) sum += y[j];
-        const bool usual = most < 512.0f && most > 0.015625f && fabsf(sum) < INFINITY;
+        /* O_loc of float16 is a sum over 64 tokens of products with them */
+        const bool usual = most < (WIDE ? 16.0f : 512.0f) && most > 0.015625f && fabsf(sum) < INFINITY;
         if (a.qk_l2 || !__all_sync(FULL_WARP, usual || !in || R::column() >= a.dk)) {
             norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
             const bool wrong = !(fabsf(norm) < INFINITY); /* zeros, and the factor makes its row NaN */
@@ -216,12 +232,12 @@ __device__ __forceinline__ void substitute(frag (&R)[CT], const map_shared<DK> &
 
 /* Sixteen columns of K to D and Qeff, and sixteen of V to B and O_loc. `first`: of this warp; the factors are made when
  * all warps have come so far. */
-template <int DK>
+template <int DK, bool WIDE>
 __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V, const arguments &a, int64_t at,
                                         int keys, int values, float scale, bool first, int lane)
 {
     using M = f16_arithmetic;
-    using W = bf16_arithmetic;
+    using W = typename map_arithmetic<WIDE>::type;
     constexpr int KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH, ROWS = 32 * PITCH;
     const int g = lane / 4, t = lane % 4, pitch = map_pitch<DK>(a.dvp);
     const bool has_keys = keys < KT, has_values = values < a.dvp / 16;
@@ -241,9 +257,10 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
     }
 #pragma unroll
     for (int i = 0; i < CT; i++) RK[i] = right_order(negate(RK[i]));
-    frag *maps = a.maps + at * record_frags<DK> + key * 32 + lane,
-         *strip = a.columns + (at * (a.dvp / 16) + value) * strip_frags<DK> + lane;
-    const uint32_t by = pack(W{}, scale, scale);
+    map_record<DK, WIDE> &record = ((map_record<DK, WIDE> *)a.maps)[at];
+    frag *strip = a.columns + (at * (a.dvp / 16) + value) * strip_frags<DK> + lane;
+    const uint32_t by = pack(bf16_arithmetic{}, scale, scale);
+    const auto scaled = [&](float x, float y) { return WIDE ? pack(W{}, x, y) : scaled_pair(pack(W{}, x, y), by); };
 #pragma unroll
     for (int m = 0; m < KT; m++) {
         float c[2][4] = {}, d[2][4] = {};
@@ -252,13 +269,12 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
             mma_r<M>(c, load_turned(left_A + i * ROWS + 32 * m), RK[i]);
             mma_r<M>(d, RV[i], load_turned(right_A + i * ROWS + 32 * m));
         }
-        if (has_keys) maps[m * KT * 32] = pack_tile<W>(c[0], c[1]);
+        if (has_keys) record.D[m][key][lane] = pack_tile<W>(c[0], c[1]);
         if (has_values)
-            strip[m * 32] = {
-                {scaled_pair(pack(W{}, d[0][0], d[0][1]), by), scaled_pair(pack(W{}, d[1][0], d[1][1]), by),
-                 scaled_pair(pack(W{}, d[0][2], d[0][3]), by), scaled_pair(pack(W{}, d[1][2], d[1][3]), by)}};
+            strip[m * 32] = {{scaled(d[0][0], d[0][1]), scaled(d[1][0], d[1][1]), scaled(d[0][2], d[0][3]),
+                              scaled(d[1][2], d[1][3])}};
     }
-    if (first) __syncthreads();
+    if (!WIDE && first) __syncthreads();
 #pragma unroll
     for (int m = 0; m < CT; m++) {
         float c[2][4] = {}, d[2][4] = {};
@@ -268,16 +284,21 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
             mma_r<M>(c, s.P[0][lower(m, i)][lane], RK[i]);
             mma_r<M>(d, RV[i], s.P[1][lower(m, i)][lane]);
         }
-        const float f0 = s.factor[16 * m + g], f1 = s.factor[16 * m + g + 8];
-        const float2 e0 = *(const float2 *)&s.value_factor[16 * m + 2 * t],
-                     e1 = *(const float2 *)&s.value_factor[16 * m + 8 + 2 * t];
+        if (!WIDE) {
+            const float f0 = s.factor[16 * m + g], f1 = s.factor[16 * m + g + 8];
+            const float2 e0 = *(const float2 *)&s.value_factor[16 * m + 2 * t],
+                         e1 = *(const float2 *)&s.value_factor[16 * m + 8 + 2 * t];
 #pragma unroll
-        for (int h = 0; h < 2; h++) c[h][0] *= f0, c[h][1] *= f0, c[h][2] *= f1, c[h][3] *= f1;
-        if (has_keys) maps[sizes<DK>::square + m * KT * 32] = pack_tile<W>(c[0], c[1]);
+            for (int h = 0; h < 2; h++) {
+                c[h][0] *= f0, c[h][1] *= f0, c[h][2] *= f1, c[h][3] *= f1;
+                const float2 e = h == 0 ? e0 : e1;
+                d[h][0] *= e.x, d[h][1] *= e.y, d[h][2] *= e.x, d[h][3] *= e.y;
+            }
+        }
+        if (has_keys) record.Q[m][key][lane] = pack_tile<W>(c[0], c[1]);
         if (has_values)
-            strip[(KT + m) * 32] = {
-                {pack(W{}, d[0][0] * e0.x, d[0][1] * e0.y), pack(W{}, d[1][0] * e1.x, d[1][1] * e1.y),
-                 pack(W{}, d[0][2] * e0.x, d[0][3] * e0.y), pack(W{}, d[1][2] * e1.x, d[1][3] * e1.y)}};
+            strip[(KT + m) * 32] = {{pack(W{}, d[0][0], d[0][1]), pack(W{}, d[1][0], d[1][1]),
+                                     pack(W{}, d[0][2], d[0][3]), pack(W{}, d[1][2], d[1][3])}};
     }
 }
 
@@ -357,11 +378,16 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
             const float den = f * sum, floor = (float)VLA_RATIO_EPS;
             f = f / (den < floor ? floor : den);
         }
-        /* of a NaN query O_loc is 0, not to reach other rows of its product in walk */
-        s.factor[r] = f, s.value_factor[r] = f == f ? f * scale : 0.0f;
+        if constexpr (WIDE) {
+            map_record<DK, WIDE> &record = ((map_record<DK, WIDE> *)a.maps)[at];
+            record.factor[r] = f;
+            if (r == 0) record.scale = scale;
+        } else { /* of a NaN query O_loc is 0, not to reach other rows of its product in walk */
+            s.factor[r] = f, s.value_factor[r] = f == f ? f * scale : 0.0f;
+        }
     }
     for (int slice = warp; slice < KT || slice < a.dvp / 16; slice += WARPS)
-        columns<DK>(s, V, a, at, slice, slice, scale, slice == warp, lane);
+        columns<DK, WIDE>(s, V, a, at, slice, slice, scale, slice == warp, lane);
 }
 } /* namespace chunked::apart */
 

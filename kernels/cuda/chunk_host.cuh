@@ -67,11 +67,13 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
 {
     layout l = {};
     l.heads = p->B * p->H, l.chunks = (p->T + C - 1) / C;
-    l.dkp = p->dk <= 64 && !(WIDE && p->dv > 64) ? 64 : 128, /* see map_values */ l.dvp = (int)((p->dv + 15) / 16 * 16);
+    l.dkp = p->dk <= 64 && !(WIDE && p->dv > 64) ? 64 : 128; /* see map_values */
+    l.dvp = (int)((p->dv + 15) / 16 * 16);
     l.walks = (l.dvp + 63) / 64;
     const int64_t KT = l.dkp / 16, rows = CT * KT * 512, square = KT * KT * 512, mapped = OP == VLA_VLA ? rows : 0;
-    l.apart = walks_apart(l.heads, l.chunks, l.dkp, l.walks);
-    const int64_t sums = OP == VLA_DELTA ? 0 : 1, maps = square + (l.apart ? rows : l.walks * KT * 2048),
+    l.apart = WIDE || walks_apart(l.heads, l.chunks, l.dkp, l.walks);
+    const int64_t sums = OP == VLA_DELTA ? 0 : 1,
+                  maps = square + (l.apart ? rows : l.walks * KT * 2048) + (WIDE ? apart::scales_bytes : 0),
                   columns = l.apart ? l.dvp / 8 * (KT + CT) * 256 : 0, states = l.apart ? 0 : l.dvp / 16 * KT * 512;
     const int64_t each = 3 * mapped + maps + columns + states + sums * (C + l.dkp) * 4 + 4;
     const int64_t fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
@@ -136,16 +138,16 @@ static __global__ void fresh_state(float *S, float *A, float *n, int dk, int dv,
 }
 
 /* map and the walks, which take an eighth of the places of the device at most: they wait for blocks that come later. */
-template <vla_op OP, int DK, bool WIDE> vla_status launch_map(arguments a, cudaStream_t stream, vla_error *error)
+template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t stream, vla_error *error)
 {
     constexpr int THREADS = map_shared<DK>::THREADS;
-    const size_t own = map_bytes<DK, WIDE>(a.dvp), walks = sizeof(walk_shared<DK>), shared = own > walks ? own : walks;
+    const size_t own = map_bytes<DK>(a.dvp), walks = sizeof(walk_shared<DK>), shared = own > walks ? own : walks;
     int places = 0;
-    VLA_CUDA(cudaFuncSetAttribute(map<OP, DK, WIDE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, map<OP, DK, WIDE>, THREADS, shared));
+    VLA_CUDA(cudaFuncSetAttribute(map<OP, DK>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, map<OP, DK>, THREADS, shared));
     const int64_t most = (int64_t)places * vla_cuda_sm_count() / (8 * a.walks), heads = most > 1 ? most : 1;
     a.at_once = (int)(heads < a.heads ? heads : a.heads);
-    return launch(map<OP, DK, WIDE>, a.heads * (a.walks + a.chunks), THREADS, shared, stream, a, error);
+    return launch(map<OP, DK>, a.heads * (a.walks + a.chunks), THREADS, shared, stream, a, error);
 }
 
 template <int DK, int WARPS> vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
@@ -175,13 +177,13 @@ vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_
         if (status == VLA_OK)
             status = warps == 2 ? launch_penalty<64, 2>(a, stream, error) : launch_penalty<64, 1>(a, stream, error);
     if (status != VLA_OK) return status;
-    if constexpr (DK == 128)
-        if (!apart) return launch_map<OP, DK, WIDE>(a, stream, error);
+    if constexpr (DK == 128 && !WIDE)
+        if (!apart) return launch_map<OP, DK>(a, stream, error);
     status = launch(apart::map<OP, DK, WIDE>, a.heads * a.chunks, apart::map_shared<DK>::THREADS,
                     apart::map_bytes<DK>(a.dvp), stream, a, error);
     return status == VLA_OK
-               ? launch(apart::walk<DK, 2, WIDE>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2>::threads,
-                        sizeof(apart::walk_shared<DK, 2>), stream, a, error)
+               ? launch(apart::walk<DK, 2, WIDE>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2, WIDE>::threads,
+                        sizeof(apart::walk_shared<DK, 2, WIDE>), stream, a, error)
                : status;
 }
 

@@ -279,7 +279,7 @@ __device__ __forceinline__ bool written(const uint4 &x)
 }
 
 /* Sixteen columns of O: O_loc, then Qeff S^T when the state is there. */
-template <int DK, bool WIDE>
+template <int DK>
 __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V, const arguments &a, int64_t at,
                                         int64_t row0, int left, int finite, const float (&factor)[2 * CT], int value,
                                         float scale, int lane)
@@ -322,7 +322,7 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
             mma(bf16_arithmetic{}, o[m][1], q.x, S[k].z, S[k].w);
         }
     const bool bf16 = a.dtype == VLA_BF16;
-    auto *to = (typename stored<WIDE>::element *)a.o + (row0 + g) * a.dv + 16 * value + 4 * t;
+    uint16_t *to = (uint16_t *)a.o + (row0 + g) * a.dv + 16 * value + 4 * t;
     if (left >= C && finite >= C && a.dv % 4 == 0) { /* narrow stores stay out of the usual path */
         if (16 * value + 4 * t >= a.dv) return;
 #pragma unroll
@@ -330,7 +330,9 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const float *x = o[m][0] + 2 * h, *y = o[m][1] + 2 * h;
-                store4<WIDE>(to + (16 * m + 8 * h) * a.dv, bf16, x[0], x[1], y[0], y[1]);
+                *(uint2 *)(to + (16 * m + 8 * h) * a.dv) =
+                    bf16 ? make_uint2(pack(bf16_arithmetic{}, x[0], x[1]), pack(bf16_arithmetic{}, y[0], y[1]))
+                         : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1]));
             }
         return;
     }
@@ -340,15 +342,14 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
         for (int i = 0; i < 8; i++) {
             const int row = 16 * m + g + 8 * (i % 4 / 2), x = 16 * value + 4 * t + 2 * (i / 4) + i % 2;
             if (row < left && x < a.dv)
-                store_element(a.o, dtype_of<WIDE>(a), (row0 + row) * a.dv + x,
-                              row >= finite ? NAN : o[m][i / 4][i % 4]);
+                store_element(a.o, a.dtype, (row0 + row) * a.dv + x, row >= finite ? NAN : o[m][i / 4][i % 4]);
         }
 }
 
 /* Blocks a multiprocessor. */
 template <int DK> constexpr int map_blocks = DK == 64 ? 4 : 2;
 
-template <vla_op OP, int DK, bool WIDE>
+template <vla_op OP, int DK>
 __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(const __grid_constant__ arguments a)
 {
     using R = map_rows<DK>;
@@ -366,14 +367,14 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     }
     place -= walks;
     map_shared<DK> &s = *(map_shared<DK> *)raw;
-    __half *V = (__half *)(raw + sizeof(map_shared<DK>)), *rest = V + C * map_pitch<DK>(a.dvp);
+    __half *V = (__half *)(raw + sizeof(map_shared<DK>));
     const int64_t head = head0 + place % heads, chunk = place / heads, at = head * a.stride + chunk;
     const int64_t token = a.first_token + chunk * C, row0 = head * a.T + token;
     int *ready = a.ready + head * (a.stride + 1) + chunk;
     const int left = (int)(a.T - token < C ? a.T - token : C);
     const int lane = (int)threadIdx.x % 32, warp = warp_number();
-    map_values<DK, WIDE> values;
-    if (warp > 0) fetch_queries<DK, WIDE>(s, rest, a, row0, left);
+    map_values<DK, false> values;
+    if (warp > 0) fetch_queries<DK>(s, a, row0, left);
     values.fetch(a, row0, left);
     if constexpr (OP == VLA_VLA) {
         constexpr int TILES = CT * KT / WARPS;
@@ -394,15 +395,15 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
             store_frag<false>(shared_address(s.A + offset) + plain_offset(PITCH, lane), x[i]);
         }
     } else {
-        raw_of<WIDE> key[R::PASSES];
+        raw8<1> key[R::PASSES];
         float logit[R::PASSES];
-        fetch_tokens<DK, WIDE>(key, a.k, a, row0, left);
+        fetch_tokens<DK, false>(key, a.k, a, row0, left);
 #pragma unroll
         for (int i = 0; i < R::PASSES; i++)
-            logit[i] = a.b && R::row(i) < left ? load_element(a.b, dtype_of<WIDE>(a), row0 + R::row(i)) : 0.0f;
+            logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
         grid_wait();
         s.top[warp] = values.largest(a, head, token);
-        put_keys<DK, WIDE>(s, key, logit, a, head, token);
+        put_keys<DK>(s, key, logit, a, head, token);
     }
     if (chunk + 1 < a.chunks) { /* see walk */
         frag *next = a.states + (at + 1) * (a.dvp / 16) * sizes<DK>::strip;
@@ -440,7 +441,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     if (warp == 0) { /* this takes long */
         if (lane == 0) fence_copies(), add_release(ready + 1, 1);
     } else {
-        put_queries<DK, WIDE>(s, rest, a, left);
+        put_queries<DK>(s, a, left);
         named_barrier<32 * (WARPS - 1)>(1);
         make_products<DK>(s, tiles, tasks_after<DK>(warp), a.ratio, lane);
     }
@@ -453,7 +454,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     __syncthreads();
 #pragma unroll 1
     for (slice = warp; slice < a.dvp / 16; slice += WARPS)
-        outputs<DK, WIDE>(s, V, a, at, row0, left, finite, factor, slice, scale, lane);
+        outputs<DK>(s, V, a, at, row0, left, finite, factor, slice, scale, lane);
 }
 } /* namespace chunked */
 

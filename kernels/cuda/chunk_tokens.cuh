@@ -30,11 +30,9 @@ template <int DK> __host__ __device__ inline int map_pitch(int dvp)
 {
     return (dvp > DK ? dvp : DK) + 8;
 }
-/* WIDE: the second halves of queries' eights follow V, [C][DK + 8] halves. */
-template <int DK, bool WIDE> __host__ __device__ inline size_t map_bytes(int dvp)
+template <int DK> __host__ __device__ inline size_t map_bytes(int dvp)
 {
-    return sizeof(map_shared<DK>) + (size_t)(C * map_pitch<DK>(dvp)) * sizeof(__half) +
-           (WIDE ? sizeof(map_shared<DK>::Q) : 0);
+    return sizeof(map_shared<DK>) + (size_t)(C * map_pitch<DK>(dvp)) * sizeof(__half);
 }
 
 /* Rows dealt to lanes by eights: row of pass i, column of a thread. */
@@ -81,8 +79,8 @@ __device__ __forceinline__ void fetch_tokens(raw_of<WIDE> (&raw)[map_rows<DK>::P
 }
 
 /* Unit keys and, for delta, the write directions beta K. */
-template <int DK, bool WIDE>
-__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
+template <int DK>
+__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
                                          const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
                                          int64_t token)
 {
@@ -92,7 +90,7 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw_of<WIDE> (
         float x[8], y[8];
         const int r = R::row(i);
         const bool in = token + r < a.T;
-        convert8(x, raw[i], dtype_of<WIDE>(a));
+        convert8(x, raw[i], a.dtype);
         const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
         float beta = a.b ? sigmoid(logit[i]) : 1.0f;
         const bool bad = !(norm < INFINITY) || !(beta >= 0); /* zeros instead, and the token noted */
@@ -108,35 +106,28 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw_of<WIDE> (
     }
 }
 
-/* Queries as they are, on their way to where this thread alone reads them: the first 16 bytes of an eight in the place
- * of Q, of float32 the others at as far behind `rest`. */
-template <int DK, bool WIDE>
-__device__ __forceinline__ void fetch_queries(map_shared<DK> &s, __half *rest, const arguments &a, int64_t row0,
-                                              int left)
+/* Queries as they are, on their way to where this thread alone reads them. */
+template <int DK>
+__device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments &a, int64_t row0, int left)
 {
     using R = query_rows<DK>;
-    constexpr int STEP = R::AT_ONCE * map_shared<DK>::PITCH;
-    const int first = R::row(0) * map_shared<DK>::PITCH + R::column();
-    __half *to = s.Q + first;
-    rest += first;
+    const __half *from = (const __half *)a.q + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
+    __half *to = s.Q + R::row(0) * map_shared<DK>::PITCH + R::column();
     if (a.dk % 8 == 0) {
-        const auto *from = (const typename stored<WIDE>::element *)a.q + (row0 + R::row(0)) * a.dk + R::column();
 #pragma unroll
         for (int i = 0; i < R::PASSES; i++) {
-            if (R::row(i) < left && R::column() < a.dk) {
-                copy_eight<WIDE>(to + i * STEP, rest + i * STEP, from + i * R::AT_ONCE * a.dk);
-            } else if (R::row(i) < C) {
-                *(uint4 *)(to + i * STEP) = make_uint4(0, 0, 0, 0);
-                if (WIDE) *(uint4 *)(rest + i * STEP) = make_uint4(0, 0, 0, 0);
-            }
+            __half *place = to + i * R::AT_ONCE * map_shared<DK>::PITCH;
+            if (R::row(i) < left && R::column() < a.dk)
+                copy_async(place, from + i * R::AT_ONCE * a.dk);
+            else if (R::row(i) < C)
+                *(uint4 *)place = make_uint4(0, 0, 0, 0);
         }
     } else {
 #pragma unroll 1
         for (int i = 0; i < R::PASSES && R::row(i) < C; i++) {
-            raw_of<WIDE> raw;
-            load_row8<WIDE>(raw, a.q, row0 + R::row(i), R::column(), a.dk, R::row(i) < left);
-            *(uint4 *)(to + i * STEP) = raw.half[0];
-            if (WIDE) *(uint4 *)(rest + i * STEP) = raw.half[stored<WIDE>::quads - 1];
+            raw8<1> raw;
+            load8(raw, from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
+            *(uint4 *)(to + i * R::AT_ONCE * map_shared<DK>::PITCH) = raw.half[0];
         }
     }
     copy_commit();
@@ -144,8 +135,7 @@ __device__ __forceinline__ void fetch_queries(map_shared<DK> &s, __half *rest, c
 
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. */
-template <int DK, bool WIDE>
-__device__ __forceinline__ void put_queries(map_shared<DK> &s, const __half *rest, const arguments &a, int left)
+template <int DK> __device__ __forceinline__ void put_queries(map_shared<DK> &s, const arguments &a, int left)
 {
     using R = query_rows<DK>;
     const float4 lo = *(const float4 *)&s.n[R::column()], hi = *(const float4 *)&s.n[R::column() + 4];
@@ -156,11 +146,10 @@ __device__ __forceinline__ void put_queries(map_shared<DK> &s, const __half *res
         const int r = R::row(i);
         const bool in = r < left;
         __half *place = s.Q + r * map_shared<DK>::PITCH + R::column();
-        raw_of<WIDE> raw;
+        raw8<1> raw;
         raw.half[0] = *(const uint4 *)place;
-        if (WIDE) raw.half[stored<WIDE>::quads - 1] = *(const uint4 *)(rest + (place - s.Q));
         float x[8], y[8], dot = 0, norm = 1;
-        convert8(x, raw, dtype_of<WIDE>(a));
+        convert8(x, raw, a.dtype);
         features8<false>(y, x, a.features);
         if (R::column() + 8 > a.dk)
 #pragma unroll
@@ -261,10 +250,10 @@ template <int DK, bool WIDE> struct map_values {
         return top;
 #endif
     }
-    /* What bits mean. */
+    /* What bits mean; of float32 normal, as zeros must not raise the state's scale. */
     static __device__ __forceinline__ float value_of(const arguments &a, uint32_t bits)
     {
-        if (WIDE) return __uint_as_float(bits);
+        if (WIDE) return __uint_as_float(max(bits, 0x800000u));
         return a.dtype == VLA_BF16 ? __uint_as_float(bits << 16) : __half2float(__ushort_as_half((unsigned short)bits));
     }
     /* Times `by` as halves. */
