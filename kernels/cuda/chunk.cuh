@@ -93,7 +93,7 @@ template <int DK> struct sizes {
 
 /* Inputs and outputs in memory: of 16 bits, told apart by a.dtype, or float32 (WIDE). */
 template <bool WIDE> struct stored {
-    using element = uint16_t;
+    using element = __half;         /* bfloat16 too */
     static constexpr int quads = 1; /* uint4 of eight elements */
 };
 template <> struct stored<true> {
@@ -111,10 +111,7 @@ template <bool WIDE>
 __device__ __forceinline__ void load_row8(raw_of<WIDE> &raw, const void *data, int64_t row, int column, int width,
                                           bool valid)
 {
-    if constexpr (WIDE)
-        load8(raw, (const float *)data + row * width, column, width, valid);
-    else
-        load8(raw, (const __half *)data + row * width, column, width, valid); /* bfloat16 too */
+    load8(raw, (const typename stored<WIDE>::element *)data + row * width, column, width, valid);
 }
 
 /* Four neighbouring elements. */

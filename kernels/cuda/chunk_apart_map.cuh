@@ -32,6 +32,7 @@ template <int DK> struct map_record<DK, true> {
     float factor[C], scale, unused[3]; /* f a row; of V */
 };
 constexpr int64_t scales_bytes = (C + 4) * sizeof(float);
+template <int DK, bool WIDE> constexpr int64_t record_frags = sizeof(map_record<DK, WIDE>) / sizeof(frag);
 template <int DK> constexpr int64_t strip_frags = (int64_t)(DK / 16 + CT) * 32;
 
 template <int DK> struct map_shared {
@@ -257,8 +258,8 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
     }
 #pragma unroll
     for (int i = 0; i < CT; i++) RK[i] = right_order(negate(RK[i]));
-    map_record<DK, WIDE> &record = ((map_record<DK, WIDE> *)a.maps)[at];
-    frag *strip = a.columns + (at * (a.dvp / 16) + value) * strip_frags<DK> + lane;
+    frag *maps = a.maps + at * record_frags<DK, WIDE> + key * 32 + lane,
+         *strip = a.columns + (at * (a.dvp / 16) + value) * strip_frags<DK> + lane;
     const uint32_t by = pack(bf16_arithmetic{}, scale, scale);
     const auto scaled = [&](float x, float y) { return WIDE ? pack(W{}, x, y) : scaled_pair(pack(W{}, x, y), by); };
 #pragma unroll
@@ -269,7 +270,7 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
             mma_r<M>(c, load_turned(left_A + i * ROWS + 32 * m), RK[i]);
             mma_r<M>(d, RV[i], load_turned(right_A + i * ROWS + 32 * m));
         }
-        if (has_keys) record.D[m][key][lane] = pack_tile<W>(c[0], c[1]);
+        if (has_keys) maps[m * KT * 32] = pack_tile<W>(c[0], c[1]);
         if (has_values)
             strip[m * 32] = {{scaled(d[0][0], d[0][1]), scaled(d[1][0], d[1][1]), scaled(d[0][2], d[0][3]),
                               scaled(d[1][2], d[1][3])}};
@@ -284,21 +285,23 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
             mma_r<M>(c, s.P[0][lower(m, i)][lane], RK[i]);
             mma_r<M>(d, RV[i], s.P[1][lower(m, i)][lane]);
         }
-        if (!WIDE) {
-            const float f0 = s.factor[16 * m + g], f1 = s.factor[16 * m + g + 8];
-            const float2 e0 = *(const float2 *)&s.value_factor[16 * m + 2 * t],
-                         e1 = *(const float2 *)&s.value_factor[16 * m + 8 + 2 * t];
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                c[h][0] *= f0, c[h][1] *= f0, c[h][2] *= f1, c[h][3] *= f1;
-                const float2 e = h == 0 ? e0 : e1;
-                d[h][0] *= e.x, d[h][1] *= e.y, d[h][2] *= e.x, d[h][3] *= e.y;
-            }
+        if constexpr (WIDE) { /* the walk takes care of factors */
+            if (has_keys) maps[sizes<DK>::square + m * KT * 32] = pack_tile<W>(c[0], c[1]);
+            if (has_values)
+                strip[(KT + m) * 32] = {{pack(W{}, d[0][0], d[0][1]), pack(W{}, d[1][0], d[1][1]),
+                                         pack(W{}, d[0][2], d[0][3]), pack(W{}, d[1][2], d[1][3])}};
+            continue;
         }
-        if (has_keys) record.Q[m][key][lane] = pack_tile<W>(c[0], c[1]);
+        const float f0 = s.factor[16 * m + g], f1 = s.factor[16 * m + g + 8];
+        const float2 e0 = *(const float2 *)&s.value_factor[16 * m + 2 * t],
+                     e1 = *(const float2 *)&s.value_factor[16 * m + 8 + 2 * t];
+#pragma unroll
+        for (int h = 0; h < 2; h++) c[h][0] *= f0, c[h][1] *= f0, c[h][2] *= f1, c[h][3] *= f1;
+        if (has_keys) maps[sizes<DK>::square + m * KT * 32] = pack_tile<W>(c[0], c[1]);
         if (has_values)
-            strip[(KT + m) * 32] = {{pack(W{}, d[0][0], d[0][1]), pack(W{}, d[1][0], d[1][1]),
-                                     pack(W{}, d[0][2], d[0][3]), pack(W{}, d[1][2], d[1][3])}};
+            strip[(KT + m) * 32] = {
+                {pack(W{}, d[0][0] * e0.x, d[0][1] * e0.y), pack(W{}, d[1][0] * e1.x, d[1][1] * e1.y),
+                 pack(W{}, d[0][2] * e0.x, d[0][3] * e0.y), pack(W{}, d[1][2] * e1.x, d[1][3] * e1.y)}};
     }
 }
 

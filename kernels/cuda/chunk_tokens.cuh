@@ -67,14 +67,14 @@ __device__ __forceinline__ void fetch_tokens(raw_of<WIDE> (&raw)[map_rows<DK>::P
                                              const arguments &a, int64_t row0, int left)
 {
     using R = map_rows<DK>;
+    const auto *from = (const typename stored<WIDE>::element *)data + (row0 + R::row(0)) * a.dk + R::column();
     if (a.dk % 8 == 0) {
-        const auto *from = (const typename stored<WIDE>::element *)data + (row0 + R::row(0)) * a.dk + R::column();
 #pragma unroll
         for (int i = 0; i < R::PASSES; i++)
             load_whole8<WIDE>(raw[i], from + i * R::AT_ONCE * a.dk, R::row(i) < left && R::column() < a.dk);
     } else {
         for (int i = 0; i < R::PASSES; i++)
-            load_row8<WIDE>(raw[i], data, row0 + R::row(i), R::column(), a.dk, R::row(i) < left);
+            load8(raw[i], from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
     }
 }
 
@@ -196,15 +196,15 @@ template <int DK, bool WIDE> struct map_values {
     __device__ __forceinline__ void fetch(const arguments &a, int64_t row0, int left)
     {
         shift = NARROW || a.dvp <= 64 ? 3 : 4;
+        const auto *from = (const typename stored<WIDE>::element *)a.v + (row0 + row(0)) * a.dv + column();
         const int step = (THREADS >> shift) * a.dv;
         if (a.dv % 8 == 0) {
-            const auto *from = (const typename stored<WIDE>::element *)a.v + (row0 + row(0)) * a.dv + column();
 #pragma unroll
             for (int i = 0; i < MOST; i++)
                 load_whole8<WIDE>(raw[i], from + i * step, used(i) && row(i) < left && column() < a.dv);
         } else {
             for (int i = 0; i < MOST; i++)
-                if (used(i)) load_row8<WIDE>(raw[i], a.v, row0 + row(i), column(), a.dv, row(i) < left);
+                if (used(i)) load8(raw[i], from + i * step - column(), column(), a.dv, row(i) < left);
         }
     }
     __device__ __forceinline__ bool used(int i) const
