@@ -17,10 +17,13 @@
  *            walk: a block for 64 rows of S of a head, a chunk after the other as their maps come (chunk_walk.cuh)
  * or, where chunks a head are few,
  *   map and walk apart (chunk_apart_map.cuh, chunk_apart_walk.cuh): D, B, Qeff and O_loc, then the walk with the
- * outputs Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state
- * and the maps, split in two bfloat16 for the inverse, float32 sums. NaN: rows that hold one are taken as zero and
- * everything from the first one on is NaN in the output, which is what the recurrence gives. Not supported: float32, dk
- * or dv above 128, refresh and no_normalise (recurrent has them). */
+ *   outputs
+ *
+ * Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state and the
+ * maps, split in two bfloat16 for the inverse, float32 sums. Of float32 inputs (WIDE, the scan form in tf32) state and
+ * maps are float16 too, brought to unit scale by powers of two, and map and walk always apart. NaN: rows that hold one
+ * are taken as zero and everything from the first one on is NaN in the output, which is what the recurrence gives. Not
+ * supported: dk or dv above 128, refresh and no_normalise (recurrent has them). */
 #ifndef VLA_CUDA_CHUNK_CUH
 #define VLA_CUDA_CHUNK_CUH
 #include "kernels/cuda/async.cuh"

@@ -2,9 +2,9 @@
  *
  * A block holds 8 NV rows of S of one head. NV warps advance the state, eight rows each, and hand the state before
  * every chunk to SETS x CT warps that make the outputs, each set of them every SETS-th chunk, a token tile a warp; one
- * thread brings the maps by bulk copies, several chunks ahead. Barriers in shared memory order them, and one named
- * barrier a stage hands the state over. The chain of a step is what counts: everything that does not need the state is
- * loaded before it.
+ * thread brings the maps by bulk copies, several chunks ahead. Barriers in shared memory order them, and one named barrier
+ * a stage hands the state over. The chain of a step is what counts: everything that does not need the state is loaded
+ * before it.
  *
  * Of float32 inputs (WIDE) maps are float16, and S is kept divided by a power of two that brings it to unit scale, a
  * warp of rows its own: the power that is not below the largest |S| a chunk before, nor below the scales of V since.
@@ -181,12 +181,13 @@ __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV, WIDE> &s, const
             scale = in.maps.scale;
         }
         meet<walk_shape<DK, NV, WIDE>::handover>(1 + place.stage);
-        int level[NV];
+        float back[NV][2]; /* from the state's units, and the rows' factors */
         if constexpr (WIDE) {
 #pragma unroll
             for (int v = 0; v < NV; v++) {
-                level[v] = in.level[v];
-                const float by = power_of(exponent_above(scale) - level[v] + 127);
+                const int level = in.level[v];
+                const float by = power_of(exponent_above(scale) - level + 127);
+                back[v][0] = factor[0] * power_of(level), back[v][1] = factor[1] * power_of(level);
 #pragma unroll
                 for (int i = 0; i < 4; i++) o[v][i] *= by;
             }
@@ -205,7 +206,7 @@ __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV, WIDE> &s, const
 #pragma unroll
             for (int v = 0; v < NV; v++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) o[v][i] *= factor[i / 2] * power_of(level[v]);
+                for (int i = 0; i < 4; i++) o[v][i] *= back[v][i / 2];
         }
         if (end - row0 >= 16 && a.dv % 4 == 0) { /* 64-bit tests and narrow stores stay out of the usual path */
 #pragma unroll

@@ -54,9 +54,8 @@ static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, int warps)
 
 /* Is the walk a kernel of its own? Beside the maps it waits for no launch and reads them out of cache, but it has four
  * warps for all of a head: it pays where the maps take longer than its steps and find enough places beside it. At dk =
- * 64, where it was 3 % faster from 64 chunks and 16 heads on, two runs did not always agree bit for bit (6 of 20
- * measured from T = 16,384 on, by about a rounding; none of 40 at 128): until the cause is known it is not used there.
- */
+ * 64, where it was 3 % faster from 64 chunks and 16 heads on, two runs did not always agree bit for bit (6 of 20 measured
+ * from T = 16,384 on, by about a rounding; none of 40 at 128): until the cause is known it is not used there. */
 static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
 {
     const int64_t places = (int64_t)vla_cuda_sm_count() * map_blocks<128>;

@@ -1,5 +1,5 @@
 /* vla in float32 and tf32 on the device, chunk (one segment) and scan (parallel over segments). Formulas, launches and
- * limits: scan.cuh. */
+ * limits: scan.cuh; of scan in tf32 scan_chunks.cuh. */
 #include "kernels/cuda/scan_chunks.cuh"
 
 VLA_SCAN_VARIANT(vla_chunk_cuda_f32, VLA_VLA, 3, false)
