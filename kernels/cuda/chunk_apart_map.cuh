@@ -29,9 +29,9 @@ template <int DK, bool WIDE> struct map_record {
 };
 template <int DK> struct map_record<DK, true> {
     frag D[DK / 16][DK / 16][32], Q[CT][DK / 16][32];
-    float factor[C], scale, unused[3]; /* f a row; of V */
+    float factor[C], scale, unused[31]; /* f a row; of V; records are whole lines of 128 bytes, or copies are slow */
 };
-constexpr int64_t scales_bytes = (C + 4) * sizeof(float);
+constexpr int64_t scales_bytes = (C + 32) * sizeof(float);
 template <int DK, bool WIDE> constexpr int64_t record_frags = sizeof(map_record<DK, WIDE>) / sizeof(frag);
 template <int DK> constexpr int64_t strip_frags = (int64_t)(DK / 16 + CT) * 32;
 

@@ -2,9 +2,9 @@
  *
  * A block holds 8 NV rows of S of one head. NV warps advance the state, eight rows each, and hand the state before
  * every chunk to SETS x CT warps that make the outputs, each set of them every SETS-th chunk, a token tile a warp; one
- * thread brings the maps by bulk copies, several chunks ahead. Barriers in shared memory order them, and one named barrier
- * a stage hands the state over. The chain of a step is what counts: everything that does not need the state is loaded
- * before it.
+ * thread brings the maps by bulk copies, several chunks ahead. Barriers in shared memory order them, and one named
+ * barrier a stage hands the state over. The chain of a step is what counts: everything that does not need the state is
+ * loaded before it.
  *
  * Of float32 inputs (WIDE) maps are float16, and S is kept divided by a power of two that brings it to unit scale, a
  * warp of rows its own: the power that is not below the largest |S| a chunk before, nor below the scales of V since.
@@ -21,7 +21,6 @@ template <int DK, int NV, bool WIDE> struct walk_stage { /* the maps of a chunk 
         frag B[DK / 16][32], O[CT][32];
     } strip[NV / 2];
     uint2 state[NV / 2][DK / 16][32][2]; /* S^T before the chunk as right operands, pairs of column groups together */
-    int level[4];                        /* of float16, the exponent of what a group's S was divided by */
 };
 
 template <int DK, int NV, bool WIDE> struct walk_shape {
@@ -34,6 +33,7 @@ template <int DK, int NV, bool WIDE> struct walk_shared {
     static constexpr int STAGES = walk_shape<DK, NV, WIDE>::stages;
     walk_stage<DK, NV, WIDE> stage[STAGES];
     uint64_t full[STAGES], empty[STAGES]; /* maps are here; all have left */
+    int level[STAGES][NV];                /* of float16, the exponent of what a group's S was divided by */
 };
 
 /* Places in the ring are advanced by several. */
@@ -80,12 +80,12 @@ template <int KT> __device__ __forceinline__ void scale_state(float (&S)[KT][4],
 
 template <int KT> __device__ __forceinline__ float largest_of(const float (&S)[KT][4])
 {
-    float top = 0;
+    float top[4] = {}; /* several, as one would be a chain */
 #pragma unroll
     for (int m = 0; m < KT; m++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) top = fmaxf(top, fabsf(S[m][i]));
-    return warp_top(top);
+        for (int i = 0; i < 4; i++) top[i] = fmaxf(top[i], fabsf(S[m][i]));
+    return warp_top(fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3])));
 }
 
 template <int DK, int NV, bool WIDE>
@@ -117,7 +117,7 @@ __device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<D
             before = scale;
             const float by = power_of(scale - level + ONE);
             unit.x[0] = unit.x[3] = pack(M{}, by, by) & ones;
-            if (lane == 0) in.level[v] = level;
+            if (lane == 0) s.level[place.stage][v] = level;
         }
 #pragma unroll
         for (int k = 0; k < EARLY; k++)
@@ -185,7 +185,7 @@ __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV, WIDE> &s, const
         if constexpr (WIDE) {
 #pragma unroll
             for (int v = 0; v < NV; v++) {
-                const int level = in.level[v];
+                const int level = s.level[place.stage][v];
                 const float by = power_of(exponent_above(scale) - level + 127);
                 back[v][0] = factor[0] * power_of(level), back[v][1] = factor[1] * power_of(level);
 #pragma unroll

@@ -44,7 +44,8 @@ template <int D> struct shape {
     static constexpr int64_t matrix = (int64_t)4 * MT * NT; /* float4 of S */
 };
 
-template <int D> struct rows_shared { /* tf32 bits */
+template <int D> struct __align__(16) rows_shared
+{ /* tf32 bits */
     uint32_t K[C * shape<D>::PITCH], V[C * shape<D>::PITCH];
     float part[shape<D>::SLICES][D]; /* sums of kf over a step's rows */
     float n[D];                      /* of kf before the step */
