@@ -17,10 +17,13 @@
  *            walk: a block for 64 rows of S of a head, a chunk after the other as their maps come (chunk_walk.cuh)
  * or, where chunks a head are few,
  *   map and walk apart (chunk_apart_map.cuh, chunk_apart_walk.cuh): D, B, Qeff and O_loc, then the walk with the
- * outputs Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state
- * and the maps, split in two bfloat16 for the inverse, float32 sums. NaN: rows that hold one are taken as zero and
- * everything from the first one on is NaN in the output, which is what the recurrence gives. Not supported: float32, dk
- * or dv above 128, refresh and no_normalise (recurrent has them). */
+ *   outputs
+ *
+ * Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state and the
+ * maps, split in two bfloat16 for the inverse, float32 sums. Of float32 inputs (WIDE, the scan form in tf32) state and
+ * maps are float16 too, brought to unit scale by powers of two, and map and walk always apart. NaN: rows that hold one
+ * are taken as zero and everything from the first one on is NaN in the output, which is what the recurrence gives. Not
+ * supported: dk or dv above 128, refresh and no_normalise (recurrent has them). */
 #ifndef VLA_CUDA_CHUNK_CUH
 #define VLA_CUDA_CHUNK_CUH
 #include "kernels/cuda/async.cuh"
@@ -64,6 +67,23 @@ struct arguments {
     bool first, resume;      /* the first stretch; of a run that goes on from a state */
 };
 
+/* Exponents as float's bits have them, 127 for 1: of the power of two that is not below x, x >= 0 and finite. */
+__device__ __forceinline__ int exponent_above(float x)
+{
+    const uint32_t bits = __float_as_uint(x);
+    return (int)((bits >> 23) + ((bits & 0x7fffffu) ? 1u : 0u));
+}
+/* That power, or the nearest that is normal. */
+__device__ __forceinline__ float power_of(int exponent)
+{
+    return __uint_as_float((uint32_t)min(max(exponent, 1), 254) << 23);
+}
+
+__device__ __forceinline__ float warp_top(float x) /* x >= 0 */
+{
+    return __uint_as_float(__reduce_max_sync(FULL_WARP, __float_as_uint(x)));
+}
+
 template <int DK> struct sizes {
     static constexpr int KT = DK / 16;
     static constexpr int64_t tiles = (int64_t)CT * KT * 32;            /* frags of U, K, X, Qeff a chunk */
@@ -74,6 +94,41 @@ template <int DK> struct sizes {
     static constexpr int warps = DK / 16;                              /* of prepare */
 };
 
+/* Inputs and outputs in memory: of 16 bits, told apart by a.dtype, or float32 (WIDE). */
+template <bool WIDE> struct stored {
+    using element = __half;         /* bfloat16 too */
+    static constexpr int quads = 1; /* uint4 of eight elements */
+};
+template <> struct stored<true> {
+    using element = float;
+    static constexpr int quads = 2;
+};
+template <bool WIDE> using raw_of = raw8<stored<WIDE>::quads>;
+template <bool WIDE> __device__ __forceinline__ vla_dtype dtype_of(const arguments &a)
+{
+    return WIDE ? VLA_F32 : a.dtype;
+}
+
+/* Eight elements of a row of `width`, zeros where not `valid`. */
+template <bool WIDE>
+__device__ __forceinline__ void load_row8(raw_of<WIDE> &raw, const void *data, int64_t row, int column, int width,
+                                          bool valid)
+{
+    load8(raw, (const typename stored<WIDE>::element *)data + row * width, column, width, valid);
+}
+
+/* Four neighbouring elements. */
+template <bool WIDE>
+__device__ __forceinline__ void store4(typename stored<WIDE>::element *to, bool bf16, float x0, float x1, float x2,
+                                       float x3)
+{
+    if constexpr (WIDE)
+        *(float4 *)to = make_float4(x0, x1, x2, x3);
+    else
+        *(uint2 *)to = bf16 ? make_uint2(pack(bf16_arithmetic{}, x0, x1), pack(bf16_arithmetic{}, x2, x3))
+                            : make_uint2(pack(f16_arithmetic{}, x0, x1), pack(f16_arithmetic{}, x2, x3));
+}
+
 __device__ __forceinline__ void put8(__half *to, const float (&x)[8])
 {
     uint4 raw;
@@ -82,12 +137,10 @@ __device__ __forceinline__ void put8(__half *to, const float (&x)[8])
     *(uint4 *)to = raw;
 }
 
-/* 2^e with e = ceil(log2 x) for a positive normal x, else 1. */
+/* The power of two that is not below x, of those that are normal; 1 for x = 0. */
 __device__ __forceinline__ float power_above(float x)
 {
-    if (!(x > 1e-30f && x < 1e30f)) return x >= 1e30f ? 1.2676506e30f : x > 0 ? 1e-30f : 1.0f;
-    const uint32_t bits = __float_as_uint(x);
-    return __uint_as_float(((bits >> 23) + ((bits & 0x7fffffu) ? 1u : 0u)) << 23);
+    return x > 0 ? power_of(exponent_above(x)) : 1.0f;
 }
 
 /* First token from which a head's output is NaN. */
@@ -115,6 +168,19 @@ __device__ __forceinline__ void copy_async(void *to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
                  : "memory");
+}
+/* The same by way of the first-level cache: for sectors that two copies share. */
+__device__ __forceinline__ void copy_async_shared(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+}
+template <bool WIDE> __device__ __forceinline__ void copy_eight(void *to, void *rest, const void *from)
+{
+    if constexpr (WIDE)
+        copy_async_shared(to, from), copy_async_shared(rest, (const char *)from + 16);
+    else
+        copy_async(to, from);
 }
 __device__ __forceinline__ void copy_commit()
 {

@@ -14,9 +14,25 @@
 namespace chunked::apart
 {
 
-/* Of a chunk: D^T as frags [DK/16][DK/16][32], then Qeff [CT][DK/16][32]; of sixteen columns B [DK/16][32], then O_loc
- * [CT][32], by columns. */
-template <int DK> constexpr int64_t record_frags = sizes<DK>::square + sizes<DK>::tiles;
+/* Maps are bfloat16, whose range takes the rows' factors and the scale of V; of float32 inputs (WIDE) they are float16,
+ * of unit scale, and the factors go beside them. */
+template <bool WIDE> struct map_arithmetic {
+    using type = bf16_arithmetic;
+};
+template <> struct map_arithmetic<true> {
+    using type = f16_arithmetic;
+};
+
+/* Of a chunk: D^T and Qeff; of sixteen columns B [DK/16][32], then O_loc [CT][32], by columns. */
+template <int DK, bool WIDE> struct map_record {
+    frag D[DK / 16][DK / 16][32], Q[CT][DK / 16][32];
+};
+template <int DK> struct map_record<DK, true> {
+    frag D[DK / 16][DK / 16][32], Q[CT][DK / 16][32];
+    float factor[C], scale, unused[31]; /* f a row; of V; records are whole lines of 128 bytes, or copies are slow */
+};
+constexpr int64_t scales_bytes = (C + 32) * sizeof(float);
+template <int DK, bool WIDE> constexpr int64_t record_frags = sizeof(map_record<DK, WIDE>) / sizeof(frag);
 template <int DK> constexpr int64_t strip_frags = (int64_t)(DK / 16 + CT) * 32;
 
 template <int DK> struct map_shared {
@@ -37,8 +53,8 @@ template <int DK> __host__ __device__ inline size_t map_bytes(int dvp)
 }
 
 /* Unit keys and, for delta, the write directions beta K. */
-template <int DK>
-__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+template <int DK, bool WIDE>
+__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
                                          const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
                                          int64_t token)
 {
@@ -48,7 +64,7 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
         float x[8], y[8];
         const int r = R::row(i);
         const bool in = token + r < a.T;
-        convert8(x, raw[i], a.dtype);
+        convert8(x, raw[i], dtype_of<WIDE>(a));
         const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
         float beta = a.b ? sigmoid(logit[i]) : 1.0f;
         const bool bad = !(norm < INFINITY) || !(beta >= 0); /* zeros instead, and the token noted */
@@ -66,8 +82,8 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
 
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. */
-template <int DK>
-__device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+template <int DK, bool WIDE>
+__device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
                                             const float (&n)[8], const arguments &a, int left)
 {
     using R = map_rows<DK>;
@@ -76,7 +92,7 @@ __device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw8<1> (&r
         const int r = R::row(i);
         const bool in = r < left;
         float x[8], y[8], dot = 0, norm = 1;
-        convert8(x, raw[i], a.dtype);
+        convert8(x, raw[i], dtype_of<WIDE>(a));
         features8<false>(y, x, a.features);
         if (R::column() + 8 > a.dk)
 #pragma unroll
@@ -87,7 +103,8 @@ __device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw8<1> (&r
         float sum = 0; /* NaN, which fmaxf drops */
 #pragma unroll
         for (int j = 0; j < 8; j++) sum += y[j];
-        const bool usual = most < 512.0f && most > 0.015625f && fabsf(sum) < INFINITY;
+        /* O_loc of float16 is a sum over 64 tokens of products with them */
+        const bool usual = most < (WIDE ? 16.0f : 512.0f) && most > 0.015625f && fabsf(sum) < INFINITY;
         if (a.qk_l2 || !__all_sync(FULL_WARP, usual || !in || R::column() >= a.dk)) {
             norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
             const bool wrong = !(fabsf(norm) < INFINITY); /* zeros, and the factor makes its row NaN */
@@ -216,12 +233,12 @@ __device__ __forceinline__ void substitute(frag (&R)[CT], const map_shared<DK> &
 
 /* Sixteen columns of K to D and Qeff, and sixteen of V to B and O_loc. `first`: of this warp; the factors are made when
  * all warps have come so far. */
-template <int DK>
+template <int DK, bool WIDE>
 __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V, const arguments &a, int64_t at,
                                         int keys, int values, float scale, bool first, int lane)
 {
     using M = f16_arithmetic;
-    using W = bf16_arithmetic;
+    using W = typename map_arithmetic<WIDE>::type;
     constexpr int KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH, ROWS = 32 * PITCH;
     const int g = lane / 4, t = lane % 4, pitch = map_pitch<DK>(a.dvp);
     const bool has_keys = keys < KT, has_values = values < a.dvp / 16;
@@ -241,9 +258,10 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
     }
 #pragma unroll
     for (int i = 0; i < CT; i++) RK[i] = right_order(negate(RK[i]));
-    frag *maps = a.maps + at * record_frags<DK> + key * 32 + lane,
+    frag *maps = a.maps + at * record_frags<DK, WIDE> + key * 32 + lane,
          *strip = a.columns + (at * (a.dvp / 16) + value) * strip_frags<DK> + lane;
-    const uint32_t by = pack(W{}, scale, scale);
+    const uint32_t by = pack(bf16_arithmetic{}, scale, scale);
+    const auto scaled = [&](float x, float y) { return WIDE ? pack(W{}, x, y) : scaled_pair(pack(W{}, x, y), by); };
 #pragma unroll
     for (int m = 0; m < KT; m++) {
         float c[2][4] = {}, d[2][4] = {};
@@ -254,11 +272,10 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
         }
         if (has_keys) maps[m * KT * 32] = pack_tile<W>(c[0], c[1]);
         if (has_values)
-            strip[m * 32] = {
-                {scaled_pair(pack(W{}, d[0][0], d[0][1]), by), scaled_pair(pack(W{}, d[1][0], d[1][1]), by),
-                 scaled_pair(pack(W{}, d[0][2], d[0][3]), by), scaled_pair(pack(W{}, d[1][2], d[1][3]), by)}};
+            strip[m * 32] = {{scaled(d[0][0], d[0][1]), scaled(d[1][0], d[1][1]), scaled(d[0][2], d[0][3]),
+                              scaled(d[1][2], d[1][3])}};
     }
-    if (first) __syncthreads();
+    if (!WIDE && first) __syncthreads();
 #pragma unroll
     for (int m = 0; m < CT; m++) {
         float c[2][4] = {}, d[2][4] = {};
@@ -267,6 +284,13 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
         for (int i = 0; i <= m; i++) {
             mma_r<M>(c, s.P[0][lower(m, i)][lane], RK[i]);
             mma_r<M>(d, RV[i], s.P[1][lower(m, i)][lane]);
+        }
+        if constexpr (WIDE) { /* the walk takes care of factors */
+            if (has_keys) maps[sizes<DK>::square + m * KT * 32] = pack_tile<W>(c[0], c[1]);
+            if (has_values)
+                strip[(KT + m) * 32] = {{pack(W{}, d[0][0], d[0][1]), pack(W{}, d[1][0], d[1][1]),
+                                         pack(W{}, d[0][2], d[0][3]), pack(W{}, d[1][2], d[1][3])}};
+            continue;
         }
         const float f0 = s.factor[16 * m + g], f1 = s.factor[16 * m + g + 8];
         const float2 e0 = *(const float2 *)&s.value_factor[16 * m + 2 * t],
@@ -281,7 +305,7 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
     }
 }
 
-template <vla_op OP, int DK>
+template <vla_op OP, int DK, bool WIDE>
 __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map(const __grid_constant__ arguments a)
 {
     using R = map_rows<DK>;
@@ -293,9 +317,9 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     const int64_t token = a.first_token + chunk * C, row0 = head * a.T + token;
     const int left = (int)(a.T - token < C ? a.T - token : C);
     const int lane = (int)threadIdx.x % 32, warp = warp_number();
-    raw8<1> query[R::PASSES];
-    map_values<DK> values;
-    fetch_tokens<DK>(query, a.q, a, row0, left);
+    raw_of<WIDE> query[R::PASSES];
+    map_values<DK, WIDE> values;
+    fetch_tokens<DK, WIDE>(query, a.q, a, row0, left);
     values.fetch(a, row0, left);
     if constexpr (OP == VLA_VLA) {
         constexpr int TILES = CT * KT / WARPS;
@@ -320,26 +344,25 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
             store_tile(s.K + offset, PITCH, lane, k[i]);
             store_tile(s.A + offset, PITCH, lane, x[i]);
         }
-        put_queries<DK>(s, query, n, a, left);
+        put_queries<DK, WIDE>(s, query, n, a, left);
     } else {
-        raw8<1> key[R::PASSES];
+        raw_of<WIDE> key[R::PASSES];
         float logit[R::PASSES];
         const float none[8] = {};
-        fetch_tokens<DK>(key, a.k, a, row0, left);
+        fetch_tokens<DK, WIDE>(key, a.k, a, row0, left);
 #pragma unroll
         for (int i = 0; i < R::PASSES; i++)
-            logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
+            logit[i] = a.b && R::row(i) < left ? load_element(a.b, dtype_of<WIDE>(a), row0 + R::row(i)) : 0.0f;
         grid_wait();
         s.top[warp] = values.largest(a, head, token);
-        put_queries<DK>(s, query, none, a, left);
-        put_keys<DK>(s, key, logit, a, head, token);
+        put_queries<DK, WIDE>(s, query, none, a, left);
+        put_keys<DK, WIDE>(s, key, logit, a, head, token);
     }
     __syncthreads();
     uint32_t bits = s.top[0];
 #pragma unroll
     for (int w = 1; w < WARPS; w++) bits = s.top[w] > bits ? s.top[w] : bits;
-    const float scale = power_above(a.dtype == VLA_BF16 ? __uint_as_float(bits << 16)
-                                                        : __half2float(__ushort_as_half((unsigned short)bits)));
+    const float scale = power_above(values.value_of(a, bits));
     values.put(V, a, 1.0f / scale);
     make_products<DK>(s, a.ratio, warp, lane);
     if (OP == VLA_VLA && a.alpha)
@@ -358,11 +381,16 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
             const float den = f * sum, floor = (float)VLA_RATIO_EPS;
             f = f / (den < floor ? floor : den);
         }
-        /* of a NaN query O_loc is 0, not to reach other rows of its product in walk */
-        s.factor[r] = f, s.value_factor[r] = f == f ? f * scale : 0.0f;
+        if constexpr (WIDE) {
+            map_record<DK, WIDE> &record = ((map_record<DK, WIDE> *)a.maps)[at];
+            record.factor[r] = f;
+            if (r == 0) record.scale = scale;
+        } else { /* of a NaN query O_loc is 0, not to reach other rows of its product in walk */
+            s.factor[r] = f, s.value_factor[r] = f == f ? f * scale : 0.0f;
+        }
     }
     for (int slice = warp; slice < KT || slice < a.dvp / 16; slice += WARPS)
-        columns<DK>(s, V, a, at, slice, slice, scale, slice == warp, lane);
+        columns<DK, WIDE>(s, V, a, at, slice, slice, scale, slice == warp, lane);
 }
 } /* namespace chunked::apart */
 

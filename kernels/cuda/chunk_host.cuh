@@ -61,15 +61,17 @@ static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
     return few || 8 * heads * walks > places;
 }
 
-template <vla_op OP> layout plan(const vla_problem *p)
+template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
 {
     layout l = {};
     l.heads = p->B * p->H, l.chunks = (p->T + C - 1) / C;
-    l.dkp = p->dk <= 64 ? 64 : 128, l.dvp = (int)((p->dv + 15) / 16 * 16);
+    l.dkp = p->dk <= 64 && !(WIDE && p->dv > 64) ? 64 : 128; /* see map_values */
+    l.dvp = (int)((p->dv + 15) / 16 * 16);
     l.walks = (l.dvp + 63) / 64;
     const int64_t KT = l.dkp / 16, rows = CT * KT * 512, square = KT * KT * 512, mapped = OP == VLA_VLA ? rows : 0;
-    l.apart = walks_apart(l.heads, l.chunks, l.dkp, l.walks);
-    const int64_t sums = OP == VLA_DELTA ? 0 : 1, maps = square + (l.apart ? rows : l.walks * KT * 2048),
+    l.apart = WIDE || walks_apart(l.heads, l.chunks, l.dkp, l.walks);
+    const int64_t sums = OP == VLA_DELTA ? 0 : 1,
+                  maps = square + (l.apart ? rows : l.walks * KT * 2048) + (WIDE ? apart::scales_bytes : 0),
                   columns = l.apart ? l.dvp / 8 * (KT + CT) * 256 : 0, states = l.apart ? 0 : l.dvp / 16 * KT * 512;
     const int64_t each = 3 * mapped + maps + columns + states + sums * (C + l.dkp) * 4 + 4;
     const int64_t fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
@@ -98,13 +100,13 @@ template <vla_op OP> layout plan(const vla_problem *p)
     return l;
 }
 
-template <vla_op OP> vla_status workspace(const vla_problem *p, int, int64_t *bytes, vla_error *error)
+template <vla_op OP, bool WIDE> vla_status workspace(const vla_problem *p, int, int64_t *bytes, vla_error *error)
 {
     int64_t heads = 0, most = 0;
     if (!vla_size_mul(p->B, p->H, &heads) || !vla_size_mul(heads, (int64_t)1 << 24, &most))
         return vla_fail(error, VLA_ERR_MEMORY, "B*H %lld x %lld: the workspace is beyond 64-bit sizes", (long long)p->B,
                         (long long)p->H);
-    *bytes = plan<OP>(p).bytes;
+    *bytes = plan<OP, WIDE>(p).bytes;
     return VLA_OK;
 }
 
@@ -152,15 +154,15 @@ template <int DK, int WARPS> vla_status launch_penalty(const arguments &a, cudaS
                   sizeof(penalty_shared<DK, WARPS>), stream, a, error);
 }
 
-template <vla_op OP, int DK>
+template <vla_op OP, int DK, bool WIDE>
 vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_t stream, vla_error *error)
 {
     constexpr int THREADS = 32 * sizes<DK>::warps;
     constexpr bool WITH_U = OP == VLA_VLA;
     vla_status status = VLA_OK;
     if constexpr (OP != VLA_DELTA) {
-        status = launch(prepare<DK, WITH_U>, a.heads * a.segments, THREADS, sizeof(prepare_shared<DK, WITH_U>), stream,
-                        a, error);
+        status = launch(prepare<DK, WITH_U, WIDE>, a.heads * a.segments, THREADS,
+                        sizeof(prepare_shared<DK, WITH_U, WIDE>), stream, a, error);
         using blocks = prefix_blocks<DK, WITH_U>;
         if (status == VLA_OK)
             status = launch(prefix<DK, WITH_U>, a.heads * (blocks::M + blocks::n), PREFIX_THREADS, 0, stream, a, error);
@@ -173,15 +175,18 @@ vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_
         if (status == VLA_OK)
             status = warps == 2 ? launch_penalty<64, 2>(a, stream, error) : launch_penalty<64, 1>(a, stream, error);
     if (status != VLA_OK) return status;
-    if (!apart) return launch_map<OP, DK>(a, stream, error);
-    status = launch(apart::map<OP, DK>, a.heads * a.chunks, apart::map_shared<DK>::THREADS, apart::map_bytes<DK>(a.dvp),
-                    stream, a, error);
-    return status == VLA_OK ? launch(apart::walk<DK, 2>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2>::threads,
-                                     sizeof(apart::walk_shared<DK, 2>), stream, a, error)
-                            : status;
+    if constexpr (!WIDE)
+        if (!apart) return launch_map<OP, DK>(a, stream, error);
+    status = launch(apart::map<OP, DK, WIDE>, a.heads * a.chunks, apart::map_shared<DK>::THREADS,
+                    apart::map_bytes<DK>(a.dvp), stream, a, error);
+    return status == VLA_OK
+               ? launch(apart::walk<DK, 2, WIDE>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2, WIDE>::threads,
+                        sizeof(apart::walk_shared<DK, 2, WIDE>), stream, a, error)
+               : status;
 }
 
-template <vla_op OP, int DK> vla_status run_width(arguments a, const layout &l, const vla_call *call, vla_error *error)
+template <vla_op OP, int DK, bool WIDE>
+vla_status run_width(arguments a, const layout &l, const vla_call *call, vla_error *error)
 {
     const vla_problem *p = call->problem;
     const vla_tensors *t = call->tensors;
@@ -202,17 +207,17 @@ template <vla_op OP, int DK> vla_status run_width(arguments a, const layout &l, 
         a.segments = (a.chunks + a.per_segment - 1) / a.per_segment;
         a.A_end = last && OP == VLA_VLA ? (float *)t->A : NULL;
         a.n_end = last && OP != VLA_DELTA ? (float *)t->n : NULL;
-        const vla_status status = launch_stretch<OP, DK>(a, l.warps, l.apart, stream, error);
+        const vla_status status = launch_stretch<OP, DK, WIDE>(a, l.warps, l.apart, stream, error);
         if (status != VLA_OK) return status;
     }
     return VLA_OK;
 }
 
-template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_error *error)
+template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype dtype, vla_error *error)
 {
     const vla_problem *p = call->problem;
     const vla_tensors *t = call->tensors;
-    const layout l = plan<OP>(p);
+    const layout l = plan<OP, WIDE>(p);
     if (l.heads == 0) return VLA_OK;
     if (l.heads * (l.stride + l.walks) > 2147483647 || l.heads * (l.dvp / 8) > 2147483647)
         return vla_fail(error, VLA_ERR_UNSUPPORTED, "B*H %lld: more than 2^31 blocks", (long long)l.heads);
@@ -241,26 +246,27 @@ template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_e
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
     vla_status status = VLA_OK;
-    if (p->T > 0) status = l.dkp == 64 ? run_width<OP, 64>(a, l, call, error) : run_width<OP, 128>(a, l, call, error);
+    if (p->T > 0)
+        status = l.dkp == 64 ? run_width<OP, 64, WIDE>(a, l, call, error) : run_width<OP, 128, WIDE>(a, l, call, error);
     if (status == VLA_OK && t->t) *t->t = (t->state_in ? *t->t : 0) + p->T;
     return status;
 }
 } /* namespace chunked */
 
 /* The variants of an operator, named by the file's stem. */
-#define VLA_CHUNK_VARIANTS(stem, OP)                                                           \
-    static vla_status run_bf16(const vla_call *c, vla_error *e)                                \
-    {                                                                                          \
-        return chunked::run<OP>(c, VLA_BF16, e);                                               \
-    }                                                                                          \
-    static vla_status run_f16(const vla_call *c, vla_error *e)                                 \
-    {                                                                                          \
-        return chunked::run<OP>(c, VLA_F16, e);                                                \
-    }                                                                                          \
-    extern "C" {                                                                               \
-    extern const vla_variant stem##_bf16, stem##_f16;                                          \
-    const vla_variant stem##_bf16 = {chunked::supports<OP>, chunked::workspace<OP>, run_bf16}; \
-    const vla_variant stem##_f16 = {chunked::supports<OP>, chunked::workspace<OP>, run_f16};   \
+#define VLA_CHUNK_VARIANTS(stem, OP)                                                                  \
+    static vla_status run_bf16(const vla_call *c, vla_error *e)                                       \
+    {                                                                                                 \
+        return chunked::run<OP, false>(c, VLA_BF16, e);                                               \
+    }                                                                                                 \
+    static vla_status run_f16(const vla_call *c, vla_error *e)                                        \
+    {                                                                                                 \
+        return chunked::run<OP, false>(c, VLA_F16, e);                                                \
+    }                                                                                                 \
+    extern "C" {                                                                                      \
+    extern const vla_variant stem##_bf16, stem##_f16;                                                 \
+    const vla_variant stem##_bf16 = {chunked::supports<OP>, chunked::workspace<OP, false>, run_bf16}; \
+    const vla_variant stem##_f16 = {chunked::supports<OP>, chunked::workspace<OP, false>, run_f16};   \
     }
 
 #endif

@@ -387,7 +387,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     int *ready = a.ready + head * (a.stride + 1) + chunk;
     const int left = (int)(a.T - token < C ? a.T - token : C);
     const int lane = (int)threadIdx.x % 32, warp = warp_number();
-    map_values<DK> values;
+    map_values<DK, false> values;
     if (warp > 0) fetch_queries<DK>(s, a, row0, left);
     values.fetch(a, row0, left);
     if constexpr (OP == VLA_VLA) {
@@ -412,7 +412,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     } else {
         raw8<1> key[R::PASSES];
         float logit[R::PASSES];
-        fetch_tokens<DK>(key, a.k, a, row0, left);
+        fetch_tokens<DK, false>(key, a.k, a, row0, left);
 #pragma unroll
         for (int i = 0; i < R::PASSES; i++)
             logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
@@ -430,8 +430,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     uint32_t bits = s.top[0];
 #pragma unroll
     for (int w = 1; w < WARPS; w++) bits = s.top[w] > bits ? s.top[w] : bits;
-    const float scale = power_above(a.dtype == VLA_BF16 ? __uint_as_float(bits << 16)
-                                                        : __half2float(__ushort_as_half((unsigned short)bits)));
+    const float scale = power_above(values.value_of(a, bits));
     values.put(V, a, 1.0f / scale);
     const map_tiles<DK> tiles(s, lane);
     if (warp < CT) {

@@ -75,11 +75,6 @@ __device__ __forceinline__ void load_rows(matrix_rows<DK, WARPS> &A, const float
     segment_barrier<WARPS>();
 }
 
-__device__ __forceinline__ float warp_top(float x) /* x >= 0 */
-{
-    return __uint_as_float(__reduce_max_sync(FULL_WARP, __float_as_uint(x)));
-}
-
 template <int DK, int WARPS> __device__ __forceinline__ void scale_all(matrix_rows<DK, WARPS> &A, float by)
 {
 #pragma unroll

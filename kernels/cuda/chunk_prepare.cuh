@@ -6,86 +6,93 @@
 
 namespace chunked
 {
-template <int DK, bool WITH_U> struct prepare_shared {
+template <int DK, bool WITH_U, bool WIDE> struct prepare_shared {
     static constexpr int PITCH = DK + 8, threads = 32 * sizes<DK>::warps, L = sizes<DK>::lanes, step = threads / L,
                          passes = C / step, inputs = WITH_U ? 2 : 1; /* k, u */
-    uint4 raw[2][inputs][passes][threads];                           /* of two chunks, each thread's own */
+    static constexpr int ahead = WIDE ? 1 : 2, quads = stored<WIDE>::quads;
+    uint4 raw[ahead][inputs][quads][passes][threads]; /* of the next chunks, each thread's own */
     __half rows[inputs][(WITH_U ? C : 1) * PITCH];
     float sums[sizes<DK>::warps][DK], norm[C];
     int bad;
 };
 
 /* Eight elements that are not whole 16 bytes of the input, or are past it. */
-static __device__ __noinline__ uint4 load_ragged(const void *data, int64_t row, int column, int width, bool in)
+template <bool WIDE>
+static __device__ __noinline__ raw_of<WIDE> load_ragged(const void *data, int64_t row, int column, int width, bool in)
 {
-    raw8<1> x;
-    load8(x, (const __half *)data + row * width, column, width, in);
-    return x.half[0];
+    raw_of<WIDE> x;
+    load_row8<WIDE>(x, data, row, column, width, in);
+    return x;
 }
 
 /* The rows of a chunk that this thread will make features of, on their way to where it alone reads them. */
-template <int DK, bool WITH_U>
-__device__ __forceinline__ void fetch_rows(prepare_shared<DK, WITH_U> &s, const arguments &a, int64_t head, int64_t n,
-                                           int64_t end)
+template <int DK, bool WITH_U, bool WIDE>
+__device__ __forceinline__ void fetch_rows(prepare_shared<DK, WITH_U, WIDE> &s, const arguments &a, int64_t head,
+                                           int64_t n, int64_t end)
 {
-    using form = prepare_shared<DK, WITH_U>;
+    using form = prepare_shared<DK, WITH_U, WIDE>;
+    using element = typename stored<WIDE>::element;
     if (n < end) {
         const int column = 8 * ((int)threadIdx.x % form::L), row = (int)threadIdx.x / form::L;
         const int64_t token = a.first_token + n * C, from = (head * a.T + token + row) * a.dk + column;
         const bool whole = a.dk % 8 == 0 && column < a.dk && token + C <= a.T;
 #pragma unroll
         for (int which = 0; which < form::inputs; which++) {
-            const __half *data = (const __half *)(which == 0 ? a.k : a.u);
-            uint4 *to = &s.raw[n % 2][which][0][threadIdx.x];
+            const element *data = (const element *)(which == 0 ? a.k : a.u);
+            uint4 *to = &s.raw[n % form::ahead][which][0][0][threadIdx.x],
+                  *rest = &s.raw[n % form::ahead][which][form::quads - 1][0][threadIdx.x];
             if (whole)
 #pragma unroll
                 for (int i = 0; i < form::passes; i++)
-                    copy_async(to + i * form::threads, data + from + (int64_t)(i * form::step) * a.dk);
+                    copy_eight<WIDE>(to + i * form::threads, rest + i * form::threads,
+                                     data + from + (int64_t)(i * form::step) * a.dk);
             else
 #pragma unroll 1
                 for (int i = 0; i < form::passes; i++) {
                     const int64_t t = token + row + i * form::step;
-                    to[i * form::threads] = load_ragged(data, head * a.T + t, column, a.dk, t < a.T);
+                    const raw_of<WIDE> x = load_ragged<WIDE>(data, head * a.T + t, column, a.dk, t < a.T);
+                    to[i * form::threads] = x.half[0], rest[i * form::threads] = x.half[form::quads - 1];
                 }
         }
     }
     copy_commit();
 }
 
-/* Eight elements of 16 bits as float. */
-__device__ __forceinline__ void widen8(float (&x)[8], const uint4 &raw, bool bf16)
+/* Eight elements of 16 bits as float, by selection. */
+__device__ __forceinline__ void widen8(float (&x)[8], const raw8<1> &raw, bool bf16)
 {
-    const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
+    const uint32_t word[4] = {raw.half[0].x, raw.half[0].y, raw.half[0].z, raw.half[0].w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float2 v = bf16 ? unpack(bf16_arithmetic{}, word[i]) : unpack(f16_arithmetic{}, word[i]);
         x[2 * i] = v.x, x[2 * i + 1] = v.y;
     }
 }
+__device__ __forceinline__ void widen8(float (&x)[8], const raw8<2> &raw, bool)
+{
+    convert8(x, raw, VLA_F32);
+}
 
 /* Row r of u and k as unit rows, eight elements a lane, and of phi(k) in y; whatever the features, widths and values.
  */
-template <int DK, bool WITH_U>
-__device__ __forceinline__ void any_rows(prepare_shared<DK, WITH_U> &s, const arguments &a, float (&y)[8], uint4 key,
-                                         uint4 direction, int r, bool inside)
+template <int DK, bool WITH_U, bool WIDE>
+__device__ __forceinline__ void any_rows(prepare_shared<DK, WITH_U, WIDE> &s, const arguments &a, float (&y)[8],
+                                         const raw_of<WIDE> &key, const raw_of<WIDE> &direction, int r, bool inside)
 {
     constexpr int L = sizes<DK>::lanes, PITCH = DK + 8;
     const int sub = (int)threadIdx.x % L;
     float x[8];
-    raw8<1> in;
     if (WITH_U) {
-        in.half[0] = direction;
-        convert8(x, in, a.dtype);
+        convert8(x, direction, dtype_of<WIDE>(a));
         const float norm = unit8<false>(x, y, 8 * sub, a.dk, VLA_IDENTITY, L);
         if (!(norm < INFINITY)) { /* not finite: zeros instead, and the row noted */
             if (inside) atomicMin(&s.bad, r);
 #pragma unroll
             for (int j = 0; j < 8; j++) x[j] = 0;
         }
-        put8(s.rows[prepare_shared<DK, WITH_U>::inputs - 1] + r * PITCH + 8 * sub, x);
+        put8(s.rows[prepare_shared<DK, WITH_U, WIDE>::inputs - 1] + r * PITCH + 8 * sub, x);
     }
-    in.half[0] = key;
-    convert8(x, in, a.dtype);
+    convert8(x, key, dtype_of<WIDE>(a));
     float norm = unit8<false>(x, y, 8 * sub, a.dk, a.features, L);
     const bool bad = !(norm < INFINITY);
     if (bad && inside) atomicMin(&s.bad, r);
@@ -100,9 +107,9 @@ __device__ __forceinline__ void any_rows(prepare_shared<DK, WITH_U> &s, const ar
 
 /* The same where the features are the usual, rows whole and squares within range: false, and nothing done, where a row
  * of the warp has others. */
-template <int DK, bool WITH_U>
-__device__ __forceinline__ bool usual_rows(prepare_shared<DK, WITH_U> &s, bool bf16, float (&y)[8], uint4 key,
-                                           uint4 direction, int r)
+template <int DK, bool WITH_U, bool WIDE>
+__device__ __forceinline__ bool usual_rows(prepare_shared<DK, WITH_U, WIDE> &s, bool bf16, float (&y)[8],
+                                           const raw_of<WIDE> &key, const raw_of<WIDE> &direction, int r)
 {
     constexpr int L = sizes<DK>::lanes, PITCH = DK + 8;
     const int sub = (int)threadIdx.x % L;
@@ -133,7 +140,7 @@ __device__ __forceinline__ bool usual_rows(prepare_shared<DK, WITH_U> &s, bool b
     if (WITH_U) {
 #pragma unroll
         for (int j = 0; j < 8; j++) x[j] *= scale;
-        put8(s.rows[prepare_shared<DK, WITH_U>::inputs - 1] + r * PITCH + 8 * sub, x);
+        put8(s.rows[prepare_shared<DK, WITH_U, WIDE>::inputs - 1] + r * PITCH + 8 * sub, x);
     }
     scale = quick_rsqrt(keys);
     if (WITH_U) {
@@ -147,12 +154,12 @@ __device__ __forceinline__ bool usual_rows(prepare_shared<DK, WITH_U> &s, bool b
 
 /* A block a segment of a head. The passes over a chunk's rows are a loop that is not unrolled: fetching instructions
  * that run once would be the time. */
-template <int DK, bool WITH_U>
+template <int DK, bool WITH_U, bool WIDE>
 __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepare(const __grid_constant__ arguments a)
 {
     constexpr int KT = sizes<DK>::KT, L = sizes<DK>::lanes, WARPS = sizes<DK>::warps, PITCH = DK + 8;
     constexpr int BELOW = KT * (KT + 1) / 2, SLOTS = (BELOW + WARPS - 1) / WARPS;
-    using form = prepare_shared<DK, WITH_U>;
+    using form = prepare_shared<DK, WITH_U, WIDE>;
     extern __shared__ __align__(16) unsigned char raw[];
     form &s = *(form *)raw;
     const int64_t head = blockIdx.x / a.segments, first = blockIdx.x % a.segments * a.per_segment,
@@ -173,15 +180,19 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
     if (threadIdx.x == 0) s.bad = C;
     __syncthreads();
 #pragma unroll 1
-    for (int64_t n = first - 2; n < end; n++) { /* fetching two chunks ahead */
+    for (int64_t n = first - form::ahead; n < end; n++) {
         const int64_t at = head * a.stride + n, token = a.first_token + n * C;
         float column[8] = {};
-        copy_wait<1>();
+        copy_wait<form::ahead - 1>();
         const bool usual = a.features == VLA_ELU1 && a.dk == DK && token + C <= a.T;
 #pragma unroll 1
         for (int i = 0; i < (n < first ? 0 : form::passes); i++) {
-            const uint4 key = s.raw[n % 2][0][i][threadIdx.x],
-                        direction = s.raw[n % 2][form::inputs - 1][i][threadIdx.x];
+            raw_of<WIDE> key, direction;
+#pragma unroll
+            for (int q = 0; q < form::quads; q++) {
+                key.half[q] = s.raw[n % form::ahead][0][q][i][threadIdx.x];
+                direction.half[q] = s.raw[n % form::ahead][form::inputs - 1][q][i][threadIdx.x];
+            }
             const int r = (int)threadIdx.x / L + i * form::step;
             float y[8];
             if (!(usual && usual_rows(s, a.dtype == VLA_BF16, y, key, direction, r)))
@@ -189,7 +200,7 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
 #pragma unroll
             for (int j = 0; j < 8; j++) column[j] += y[j];
         }
-        fetch_rows(s, a, head, n + 2, end);
+        fetch_rows(s, a, head, n + form::ahead, end);
         if (n < first) continue;
             /* sum over the rows of a warp, then over warps, in order */
 #pragma unroll

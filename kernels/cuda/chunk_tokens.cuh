@@ -51,18 +51,27 @@ template <int DK> struct query_rows {
     static __device__ __forceinline__ int column() { return 8 * ((int)threadIdx.x % L); }
 };
 
-template <int DK>
-__device__ __forceinline__ void fetch_tokens(raw8<1> (&raw)[map_rows<DK>::PASSES], const void *data, const arguments &a,
-                                             int64_t row0, int left)
+/* Eight elements of a row of whole eights, zeros where not `in`. */
+template <bool WIDE>
+__device__ __forceinline__ void load_whole8(raw_of<WIDE> &raw, const typename stored<WIDE>::element *from, bool in)
+{
+#pragma unroll
+    for (int q = 0; q < stored<WIDE>::quads; q++) {
+        raw.half[q] = make_uint4(0, 0, 0, 0);
+        if (in) raw.half[q] = ((const uint4 *)from)[q];
+    }
+}
+
+template <int DK, bool WIDE>
+__device__ __forceinline__ void fetch_tokens(raw_of<WIDE> (&raw)[map_rows<DK>::PASSES], const void *data,
+                                             const arguments &a, int64_t row0, int left)
 {
     using R = map_rows<DK>;
-    const __half *from = (const __half *)data + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
+    const auto *from = (const typename stored<WIDE>::element *)data + (row0 + R::row(0)) * a.dk + R::column();
     if (a.dk % 8 == 0) {
 #pragma unroll
-        for (int i = 0; i < R::PASSES; i++) {
-            raw[i].half[0] = make_uint4(0, 0, 0, 0);
-            if (R::row(i) < left && R::column() < a.dk) raw[i].half[0] = *(const uint4 *)(from + i * R::AT_ONCE * a.dk);
-        }
+        for (int i = 0; i < R::PASSES; i++)
+            load_whole8<WIDE>(raw[i], from + i * R::AT_ONCE * a.dk, R::row(i) < left && R::column() < a.dk);
     } else {
         for (int i = 0; i < R::PASSES; i++)
             load8(raw[i], from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
@@ -175,31 +184,39 @@ template <int DK> __device__ __forceinline__ void put_queries(map_shared<DK> &s,
     }
 }
 
-/* Values: eight or sixteen lanes a row. */
-template <int DK> struct map_values {
-    static constexpr int THREADS = map_shared<DK>::THREADS, MOST = C * 16 / THREADS;
-    raw8<1> raw[MOST];
+/* Values: eight or sixteen lanes a row; eight only of float32 at dk = 64, which chunk_host.cuh sees to. */
+template <int DK, bool WIDE> struct map_values {
+    static constexpr bool NARROW = WIDE && DK == 64;
+    static constexpr int THREADS = map_shared<DK>::THREADS, MOST = C * (NARROW ? 8 : 16) / THREADS;
+    raw_of<WIDE> raw[MOST];
     int shift; /* of the lanes a row */
 
     __device__ __forceinline__ int row(int i) const { return (int)(threadIdx.x + i * THREADS) >> shift; }
     __device__ __forceinline__ int column() const { return 8 * ((int)threadIdx.x & ((1 << shift) - 1)); }
     __device__ __forceinline__ void fetch(const arguments &a, int64_t row0, int left)
     {
-        shift = a.dvp <= 64 ? 3 : 4;
-        const __half *from = (const __half *)a.v + (row0 + row(0)) * a.dv + column();
+        shift = NARROW || a.dvp <= 64 ? 3 : 4;
+        const auto *from = (const typename stored<WIDE>::element *)a.v + (row0 + row(0)) * a.dv + column();
         const int step = (THREADS >> shift) * a.dv;
         if (a.dv % 8 == 0) {
 #pragma unroll
             for (int i = 0; i < MOST; i++) {
-                raw[i].half[0] = make_uint4(0, 0, 0, 0);
-                if ((i < MOST / 2 || shift == 4) && row(i) < left && column() < a.dv)
-                    raw[i].half[0] = load_streamed(from + i * step, streamed());
+                const bool in = used(i) && row(i) < left && column() < a.dv;
+                if constexpr (WIDE) {
+                    load_whole8<WIDE>(raw[i], from + i * step, in);
+                } else {
+                    raw[i].half[0] = make_uint4(0, 0, 0, 0);
+                    if (in) raw[i].half[0] = load_streamed(from + i * step, streamed());
+                }
             }
         } else {
             for (int i = 0; i < MOST; i++)
-                if (i < MOST / 2 || shift == 4)
-                    load8(raw[i], from + i * step - column(), column(), a.dv, row(i) < left);
+                if (used(i)) load8(raw[i], from + i * step - column(), column(), a.dv, row(i) < left);
         }
+    }
+    __device__ __forceinline__ bool used(int i) const
+    {
+        return NARROW || i < MOST / 2 || shift == 4;
     }
     /* The warp's largest |v| as bits of the type; what is not finite becomes zero and its token is noted. */
     __device__ __forceinline__ uint32_t largest(const arguments &a, int64_t head, int64_t token)
@@ -208,23 +225,43 @@ template <int DK> struct map_values {
         const uint32_t limit = a.dtype == VLA_BF16 ? 0x7f807f80u : 0x7c007c00u; /* infinity */
 #pragma unroll
         for (int i = 0; i < MOST; i++) {
-            if (i >= MOST / 2 && shift < 4) continue;
-            const uint4 w = raw[i].half[0];
-            const uint32_t most = __vmaxu2(__vmaxu2(w.x & 0x7fff7fffu, w.y & 0x7fff7fffu),
-                                           __vmaxu2(w.z & 0x7fff7fffu, w.w & 0x7fff7fffu));
-            if (__vmaxu2(most, limit - 0x10001u) == limit - 0x10001u) {
-                top = __vmaxu2(top, most);
-            } else { /* the whole eight: later rows are NaN anyway */
+            if (!used(i)) continue;
+            uint32_t most = 0;
+            bool finite;
+            if constexpr (WIDE) {
+#pragma unroll
+                for (int q = 0; q < 2; q++) {
+                    const uint4 w = raw[i].half[q];
+                    most = max(most, max(max(w.x & 0x7fffffffu, w.y & 0x7fffffffu),
+                                         max(w.z & 0x7fffffffu, w.w & 0x7fffffffu)));
+                }
+                finite = most < 0x7f800000u;
+                if (finite) top = max(top, most);
+            } else {
+                const uint4 w = raw[i].half[0];
+                most = __vmaxu2(__vmaxu2(w.x & 0x7fff7fffu, w.y & 0x7fff7fffu),
+                                __vmaxu2(w.z & 0x7fff7fffu, w.w & 0x7fff7fffu));
+                finite = __vmaxu2(most, limit - 0x10001u) == limit - 0x10001u;
+                if (finite) top = __vmaxu2(top, most);
+            }
+            if (!finite) { /* the whole eight: later rows are NaN anyway */
                 atomicMin(&a.bad[head], (unsigned long long)(token + row(i)));
-                raw[i].half[0] = make_uint4(0, 0, 0, 0);
+#pragma unroll
+                for (int q = 0; q < stored<WIDE>::quads; q++) raw[i].half[q] = make_uint4(0, 0, 0, 0);
             }
         }
-        top = (top & 0xffffu) > top >> 16 ? top & 0xffffu : top >> 16;
+        if (!WIDE) top = (top & 0xffffu) > top >> 16 ? top & 0xffffu : top >> 16;
 #if __CUDA_ARCH__ >= 800
         return __reduce_max_sync(FULL_WARP, top);
 #else
         return top;
 #endif
+    }
+    /* What bits mean; of float32 normal, as zeros must not raise the state's scale. */
+    static __device__ __forceinline__ float value_of(const arguments &a, uint32_t bits)
+    {
+        if (WIDE) return __uint_as_float(max(bits, 0x800000u));
+        return a.dtype == VLA_BF16 ? __uint_as_float(bits << 16) : __half2float(__ushort_as_half((unsigned short)bits));
     }
     /* Times `by` as halves. */
     __device__ __forceinline__ void put(__half *V, const arguments &a, float by) const
@@ -232,9 +269,9 @@ template <int DK> struct map_values {
         const int pitch = map_pitch<DK>(a.dvp), q = column() / 8 % 2;
 #pragma unroll
         for (int i = 0; i < MOST; i++) {
-            if (i >= MOST / 2 && shift < 4) continue;
+            if (!used(i)) continue;
             float x[8];
-            convert8(x, raw[i], a.dtype);
+            convert8(x, raw[i], dtype_of<WIDE>(a));
             uint32_t word[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) word[j] = pack(f16_arithmetic{}, x[2 * j] * by, x[2 * j + 1] * by);

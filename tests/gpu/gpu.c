@@ -38,7 +38,7 @@ gpu_case gpu_case_default(vla_op op, vla_form form, vla_dtype dtype, int64_t bat
     gpu_case c;
     memset(&c, 0, sizeof c);
     c.problem = vla_problem_default(op, batch, H, T, d);
-    c.form = form, c.dtype = dtype, c.key_scale = 1, c.seed = 42;
+    c.form = form, c.dtype = dtype, c.key_scale = c.query_scale = c.value_scale = c.value_steps = 1, c.seed = 42;
     return c;
 }
 
@@ -76,6 +76,13 @@ static void shape_keys(const run *r, double *k, int64_t count)
                 k[row * dk + j] -= 200;
 }
 
+static void shape_values(const run *r, double *v, int64_t count)
+{
+    const gpu_case *c = r->c;
+    const double steps[] = {1, c->value_steps, 1 / c->value_steps};
+    for (int64_t i = 0; i < count; i++) v[i] *= c->value_scale * steps[i / c->problem.dv % c->problem.T / 100 % 3];
+}
+
 static vla_status make_array(run *r, int which)
 {
     array *a = &r->a[which];
@@ -92,6 +99,8 @@ static vla_status make_array(run *r, int which)
         const int64_t made = r->repeats && a->count > PERIOD ? PERIOD : a->count;
         for (int64_t i = 0; i < made; i++) a->host[i] = vla_rng_normal(&rng);
         if (which == K) shape_keys(r, a->host, made - made % r->c->problem.dk);
+        if (which == V) shape_values(r, a->host, made);
+        for (int64_t i = 0; which == Q && i < made; i++) a->host[i] *= r->c->query_scale;
         if (r->c->nan_tensor == which + 1) {
             const int64_t head = r->c->problem.B * r->c->problem.H / 2, row = a->width / r->c->problem.T;
             a->host[head * a->width + r->c->nan_token * row + row / 2] = NAN;

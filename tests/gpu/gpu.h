@@ -10,6 +10,8 @@ typedef struct gpu_case {
     bool no_u, no_b;                       /* leave the optional tensor out */
     int64_t split;                         /* > 0: stop after this token and resume from the state */
     double key_shift, key_scale, key_mean; /* k = key_scale (normal + key_mean * one common direction) + key_shift */
+    double query_scale, value_scale;       /* of q and v */
+    double value_steps;                    /* v of every hundred tokens times 1, value_steps, 1/value_steps in turn */
     bool zero_keys;                        /* every fifth token's key is -1000 (phi is 0) and every seventh's tiny */
     int nan_tensor;                        /* 0 none, 1 q, 2 k, 3 v, 4 u: NaN at nan_token of the middle head */
     int64_t nan_token;

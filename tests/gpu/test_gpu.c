@@ -139,6 +139,31 @@ static void check_nan(totals *all, const vla_kernel *k, vla_dtype dtype)
         }
 }
 
+/* Values and queries near the ends of float32's range, and values of other sizes from chunk to chunk. */
+static void check_ranges(totals *all, const vla_kernel *k, vla_dtype dtype)
+{
+    if ((dtype != VLA_F32 && dtype != VLA_TF32) || (k->op != VLA_VLA && k->op != VLA_DELTA) || k->form < VLA_CHUNK)
+        return;
+    gpu_case c = case_of(k, dtype, (shape){1, 3, 500, 64, 48});
+    for (int i = 0; i < 2; i++, c = case_of(k, dtype, (shape){1, 2, 500, 128, 96})) {
+        gpu_case one = c;
+        one.value_scale = 1e30;
+        check(all, &one, "values_1e30");
+        one.split = 70;
+        check(all, &one, "values_1e30_split");
+        one = c, one.value_scale = 1e-30;
+        check(all, &one, "values_1e-30");
+        one.split = 70;
+        check(all, &one, "values_1e-30_split");
+        one = c, one.value_steps = 1e6;
+        check(all, &one, "values_by_steps");
+        one = c, one.query_scale = 1e30;
+        if (k->op == VLA_VLA) check(all, &one, "queries_1e30");
+        one = c, one.key_scale = 1e18;
+        check(all, &one, "keys_1e18");
+    }
+}
+
 /* Where the chunkwise forms on tensor cores walk beside the maps: chunks enough, ragged widths, splits, NaN. */
 static void check_beside(totals *all, const vla_kernel *k, vla_dtype dtype)
 {
@@ -258,6 +283,7 @@ static void check_all(totals *all)
             check_shapes(all, k, (vla_dtype)dtype);
             check_options(all, k, (vla_dtype)dtype);
             check_nan(all, k, (vla_dtype)dtype);
+            check_ranges(all, k, (vla_dtype)dtype);
             check_beside(all, k, (vla_dtype)dtype);
             check_once(all, k, (vla_dtype)dtype);
             check_decode(all, k, (vla_dtype)dtype);
