@@ -19,6 +19,12 @@ namespace chunked::apart
 template <int DK> constexpr int64_t record_frags = sizes<DK>::square + sizes<DK>::tiles;
 template <int DK> constexpr int64_t strip_frags = (int64_t)(DK / 16 + CT) * 32;
 
+__device__ __forceinline__ frag __ldcg_frag(const frag *from)
+{
+    const uint4 x = __ldcg((const uint4 *)from);
+    return {{x.x, x.y, x.z, x.w}};
+}
+
 template <int DK> struct map_shared {
     static constexpr int PITCH = DK + 8, WARPS = DK / 16, THREADS = 32 * WARPS;
     frag N[LOWER][32];                   /* right operands: -N below the diagonal, the inverse on it */
@@ -130,23 +136,28 @@ template <int DK> __device__ __forceinline__ void product_N(const map_tiles<DK> 
 }
 
 template <int DK>
-__device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK> &at, bool ratio, int i, int j,
-                                          int lane)
+__device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK> &at, int i, int j, int lane)
 {
     using M = f16_arithmetic;
-    float c[2][4] = {}, d[2][4] = {};
-    const uint32_t Q = at.Q + i * at.ROWS, A = at.right_A + j * at.ROWS, K = at.right_K + j * at.ROWS;
+    float c[2][4] = {};
+    const uint32_t Q = at.Q + i * at.ROWS, A = at.right_A + j * at.ROWS;
 #pragma unroll
-    for (int k = 0; k < sizes<DK>::KT; k++) {
-        const frag q = load_plain(Q + 32 * k);
-        mma_r<M>(c, q, load_plain(A + 32 * k));
-        if (ratio) mma_r<M>(d, q, load_plain(K + 32 * k));
-    }
+    for (int k = 0; k < sizes<DK>::KT; k++) mma_r<M>(c, load_plain(Q + 32 * k), load_plain(A + 32 * k));
     if (i == j) keep_lower(c, lane);
     const frag P = pack_tile<M>(c[0], c[1]);
     s.P[0][lower(i, j)][lane] = P;
     s.P[1][lower(i, j)][lane] = right_order(P);
-    if (!ratio) return;
+}
+
+/* Row sums of Q_i K_j^T for the ratio, which need no a. */
+template <int DK>
+__device__ __forceinline__ void product_R(map_shared<DK> &s, const map_tiles<DK> &at, int i, int j, int lane)
+{
+    float d[2][4] = {};
+    const uint32_t Q = at.Q + i * at.ROWS, K = at.right_K + j * at.ROWS;
+#pragma unroll
+    for (int k = 0; k < sizes<DK>::KT; k++)
+        mma_r<f16_arithmetic>(d, load_plain(Q + 32 * k), load_plain(K + 32 * k));
     if (i == j) keep_lower(d, lane);
     const int g = lane / 4, t = lane % 4;
     float upper = 0, below = 0;
@@ -158,6 +169,16 @@ __device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK>
     }
     upper = group_sum(upper, 4), below = group_sum(below, 4);
     if (t == 0) s.part[j][16 * i + g] = upper, s.part[j][16 * i + g + 8] = below;
+}
+
+template <int DK> __device__ __forceinline__ void sum_rows(map_shared<DK> &s, int warp, int lane)
+{
+    const map_tiles<DK> at(s, lane);
+#pragma unroll 1
+    for (int e = warp; e < LOWER; e += sizes<DK>::KT) {
+        const int i = (e > 0) + (e > 2) + (e > 5);
+        product_R<DK>(s, at, i, e - lower(i, 0), lane);
+    }
 }
 
 /* What each warp does beside the diagonal tiles of N, which the first CT warps take: bytes 16 (is N) + 4 i + j. */
@@ -174,7 +195,7 @@ template <int DK> __device__ __forceinline__ uint32_t tasks_of(int warp)
                        : 0xff1e0a09u;
 }
 
-template <int DK> __device__ __forceinline__ void make_products(map_shared<DK> &s, bool ratio, int warp, int lane)
+template <int DK> __device__ __forceinline__ void make_products(map_shared<DK> &s, int warp, int lane)
 {
     float c[2][4];
     const map_tiles<DK> at(s, lane);
@@ -190,7 +211,7 @@ template <int DK> __device__ __forceinline__ void make_products(map_shared<DK> &
             product_N<DK>(at, c, i, j);
             s.N[lower(i, j)][lane] = right_order(negate(pack_tile<f16_arithmetic>(c[0], c[1])));
         } else {
-            product_P<DK>(s, at, ratio, i, j, lane);
+            product_P<DK>(s, at, i, j, lane);
         }
     }
 }
@@ -295,30 +316,40 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     const int lane = (int)threadIdx.x % 32, warp = warp_number();
     raw8<1> query[R::PASSES];
     map_values<DK> values;
+    int bad = C;
+    grid_release(a.early & 8);
+    MARK(3, 0);
     fetch_tokens<DK>(query, a.q, a, row0, left);
     values.fetch(a, row0, left);
-    if constexpr (OP == VLA_VLA) {
-        constexpr int TILES = CT * KT / WARPS;
-        frag k[TILES], x[TILES];
-        float n[8] = {};
+    /* With penalty letting this kernel in, all before it is there already, and only a is waited for. */
+    constexpr int TILES = CT * KT / WARPS;
+    frag x[TILES];
+    const auto wait = [&]() {
         grid_wait();
+        if constexpr (OP == VLA_VLA)
 #pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            k[i] = a.K[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
-            x[i] = a.X[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
-        }
+            for (int i = 0; i < TILES; i++)
+                x[i] = __ldcg_frag(a.X + at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane);
+    };
+    const bool early = OP == VLA_VLA && (a.early & 4);
+    if (!early) wait();
+    if constexpr (OP == VLA_VLA) {
+        frag k[TILES];
+        float n[8] = {};
+#pragma unroll
+        for (int i = 0; i < TILES; i++)
+            k[i] = __ldcg_frag(a.K + at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane);
         if (a.ratio) {
             const float4 *from = (const float4 *)(a.n + at * DK + R::column());
-            const float4 lo = from[0], hi = from[1];
+            const float4 lo = __ldcg(from), hi = __ldcg(from + 1);
             n[0] = lo.x, n[1] = lo.y, n[2] = lo.z, n[3] = lo.w, n[4] = hi.x, n[5] = hi.y, n[6] = hi.z, n[7] = hi.w;
-            if (threadIdx.x < C) s.weight[threadIdx.x] = a.norm[at * C + threadIdx.x];
+            if (threadIdx.x < C) s.weight[threadIdx.x] = __ldcg(a.norm + at * C + threadIdx.x);
         }
-        s.top[warp] = values.largest(a, head, token);
+        s.top[warp] = values.largest(a, bad);
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
             const int tile = warp + i * WARPS, offset = tile / KT * 16 * PITCH + tile % KT * 16;
             store_tile(s.K + offset, PITCH, lane, k[i]);
-            store_tile(s.A + offset, PITCH, lane, x[i]);
         }
         put_queries<DK>(s, query, n, a, left);
     } else {
@@ -329,8 +360,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
 #pragma unroll
         for (int i = 0; i < R::PASSES; i++)
             logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
-        grid_wait();
-        s.top[warp] = values.largest(a, head, token);
+        s.top[warp] = values.largest(a, bad);
         put_queries<DK>(s, query, none, a, left);
         put_keys<DK>(s, key, logit, a, head, token);
     }
@@ -341,7 +371,21 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     const float scale = power_above(a.dtype == VLA_BF16 ? __uint_as_float(bits << 16)
                                                         : __half2float(__ushort_as_half((unsigned short)bits)));
     values.put(V, a, 1.0f / scale);
-    make_products<DK>(s, a.ratio, warp, lane);
+    if (a.ratio) sum_rows<DK>(s, warp, lane);
+    MARK(3, 1);
+    if (early) wait();
+    MARK(3, 2);
+    if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
+    if constexpr (OP == VLA_VLA) {
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            const int tile = warp + i * WARPS, offset = tile / KT * 16 * PITCH + tile % KT * 16;
+            store_tile(s.A + offset, PITCH, lane, x[i]);
+        }
+    }
+    __syncthreads();
+    MARK(3, 3);
+    make_products<DK>(s, warp, lane);
     if (OP == VLA_VLA && a.alpha)
         for (int i = (int)threadIdx.x; i < C * a.dk; i += 32 * WARPS) {
             const int r = i / a.dk, c = i % a.dk;
@@ -361,8 +405,10 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
         /* of a NaN query O_loc is 0, not to reach other rows of its product in walk */
         s.factor[r] = f, s.value_factor[r] = f == f ? f * scale : 0.0f;
     }
+    MARK(3, 4);
     for (int slice = warp; slice < KT || slice < a.dvp / 16; slice += WARPS)
         columns<DK>(s, V, a, at, slice, slice, scale, slice == warp, lane);
+    MARK(3, 5);
 }
 } /* namespace chunked::apart */
 

@@ -24,7 +24,7 @@ static int penalty_blocks(int dkp, int warps)
 {
     return dkp == 128   ? penalty_shape<128, 4>::blocks
            : warps == 2 ? penalty_shape<64, 2>::blocks
-                        : penalty_shape<64, 1>::blocks;
+                        : penalty_shape<64, 1>::blocks * penalty_shape<64, 1>::units;
 }
 
 /* Warps a segment of penalty: more where there are too few segments to fill the device, unless a chunk each keeps
@@ -134,6 +134,15 @@ static __global__ void fresh_state(float *S, float *A, float *n, int dk, int dv,
     for (int i = (int)threadIdx.x; n && i < dk; i += blockDim.x) n[head * dk + i] = 0;
 }
 
+/* Shared memory that keeps a multiprocessor from taking more than its even share of a kernel's blocks. */
+static size_t evenly(const arguments &a, int64_t blocks, size_t shared)
+{
+    if (!a.early) return shared;
+    const int64_t each = (blocks + vla_cuda_sm_count() - 1) / vla_cuda_sm_count();
+    const size_t least = 228 * 1024 / (size_t)(each + 1) - 1024 + 16;
+    return shared > least ? shared : least;
+}
+
 /* map and the walks, which take an eighth of the places of the device at most: they wait for blocks that come later. */
 template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t stream, vla_error *error)
 {
@@ -149,8 +158,10 @@ template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t str
 
 template <int DK, int WARPS> vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
 {
-    return launch(penalty<DK, WARPS>, a.heads * (a.segments + (a.A_end ? 1 : 0)), penalty_shape<DK, WARPS>::threads,
-                  sizeof(penalty_shared<DK, WARPS>), stream, a, error);
+    using form = penalty_shape<DK, WARPS>;
+    const int64_t units = a.heads * (a.segments + (a.A_end ? 1 : 0)), blocks = (units + form::units - 1) / form::units;
+    return launch(penalty<DK, WARPS>, blocks, form::threads,
+                  evenly(a, blocks, sizeof(penalty_shared<DK, WARPS>) * form::units), stream, a, error);
 }
 
 template <vla_op OP, int DK>
@@ -160,11 +171,12 @@ vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_
     constexpr bool WITH_U = OP == VLA_VLA;
     vla_status status = VLA_OK;
     if constexpr (OP != VLA_DELTA) {
-        status = launch(prepare<DK, WITH_U>, a.heads * a.segments, THREADS, sizeof(prepare_shared<DK, WITH_U>), stream,
-                        a, error);
+        status = launch(prepare<DK, WITH_U>, a.heads * a.segments, THREADS,
+                        evenly(a, a.heads * a.segments, sizeof(prepare_shared<DK, WITH_U>)), stream, a, error);
         using blocks = prefix_blocks<DK, WITH_U>;
         if (status == VLA_OK)
-            status = launch(prefix<DK, WITH_U>, a.heads * (blocks::M + blocks::n), PREFIX_THREADS, 0, stream, a, error);
+            status = launch(prefix<DK, WITH_U>, a.heads * (blocks::M + blocks::n), PREFIX_THREADS,
+                            a.early && !(a.early & 64) ? evenly(a, a.heads * (blocks::M + blocks::n), 0) - 2048 : 0, stream, a, error);
     } else {
         status = launch(clear_flags, (a.heads * (a.stride + 1) + 127) / 128, 128, 0, stream, a, error);
     }
@@ -176,8 +188,8 @@ vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_
     if (status != VLA_OK) return status;
     if constexpr (DK == 128)
         if (!apart) return launch_map<OP, DK>(a, stream, error);
-    status = launch(apart::map<OP, DK>, a.heads * a.chunks, apart::map_shared<DK>::THREADS, apart::map_bytes<DK>(a.dvp),
-                    stream, a, error);
+    status = launch(apart::map<OP, DK>, a.heads * a.chunks, apart::map_shared<DK>::THREADS,
+                    evenly(a, a.heads * a.chunks, apart::map_bytes<DK>(a.dvp)), stream, a, error);
     return status == VLA_OK ? launch(apart::walk<DK, 2>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2>::threads,
                                      sizeof(apart::walk_shared<DK, 2>), stream, a, error)
                             : status;
@@ -242,6 +254,9 @@ template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_e
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
+    a.early = getenv("VLA_EARLY") ? (unsigned)strtoul(getenv("VLA_EARLY"), NULL, 0) : 0;
+    a.release_at = getenv("VLA_AT") ? atoi(getenv("VLA_AT")) : -1;
+    if (l.dkp == 128) a.early = 0;
     vla_status status = VLA_OK;
     if (p->T > 0) status = l.dkp == 64 ? run_width<OP, 64>(a, l, call, error) : run_width<OP, 128>(a, l, call, error);
     if (status == VLA_OK && t->t) *t->t = (t->state_in ? *t->t : 0) + p->T;

@@ -9,8 +9,10 @@ namespace chunked
 /* A block a segment; warp w of `warps` holds row tiles w T to w T + T - 1 of A as results of products. Fewer warps mean
  * fewer instructions in all, more warps a shorter chain. */
 template <int DK, int WARPS> struct penalty_shape {
-    static constexpr int KT = DK / 16, T = KT / WARPS, threads = 32 * WARPS, stages = 3,
-                         blocks = 8 * (64 * 64) / (DK * DK) / (DK == 64 ? WARPS : 1); /* a multiprocessor */
+    static constexpr int KT = DK / 16, T = KT / WARPS, stages = 3,
+                         units = WARPS == 1 ? 4 : 1, /* segments a block: lone warps, one a scheduler */
+        threads = 32 * WARPS * units,
+                         blocks = 8 * (64 * 64) / (DK * DK) / (DK == 64 ? WARPS * units : 1); /* a multiprocessor */
     static constexpr bool all_W = DK == 64; /* every warp makes all of W, rather than its part and a barrier more */
     static constexpr bool together = T * KT > 8; /* K A beside U A: no registers to keep A packed in */
 };
@@ -25,6 +27,7 @@ template <int DK, int WARPS> struct penalty_shared {
     __half factor[2][FACTOR_TILE]; /* (L^-1)^T; in the sweep high and low parts */
     float squares[WARPS][16], top[WARPS];
     int salt;
+    small_matrix mirror[WARPS == 1 ? DK / 16 * (DK / 16 - 1) / 2 : 1]; /* of a lone warp: a matrix a tile below the diagonal */
 };
 /* Tiles of M below the diagonal pass through the memory of these two first. */
 template <int DK, int WARPS>
@@ -43,13 +46,12 @@ template <int WARPS> __device__ __forceinline__ void segment_barrier()
 /* [row tile][column tile] of a warp's rows. */
 template <int DK, int WARPS> using matrix_rows = float[DK / 16 / WARPS][DK / 16][2][4];
 
+/* A lone warp leaves what is above the diagonal. */
 template <int DK, int WARPS>
 __device__ __forceinline__ void load_rows(matrix_rows<DK, WARPS> &A, const float4 *M, penalty_shared<DK, WARPS> &shared,
                                           int warp, int lane)
 {
     constexpr int KT = DK / 16, T = KT / WARPS;
-    static_assert(penalty_scratch_fits<DK, WARPS>, "M does not fit where it is turned");
-    small_matrix *scratch = (small_matrix *)&shared;
 #pragma unroll
     for (int m = 0; m < T; m++)
 #pragma unroll
@@ -61,18 +63,22 @@ __device__ __forceinline__ void load_rows(matrix_rows<DK, WARPS> &A, const float
                 c[0][0] = x.x, c[0][1] = x.y, c[0][2] = x.z, c[0][3] = x.w;
                 c[1][0] = y.x, c[1][1] = y.y, c[1][2] = y.z, c[1][3] = y.w;
             }
+    if constexpr (WARPS > 1) {
+        static_assert(penalty_scratch_fits<DK, WARPS>, "M does not fit where it is turned");
+        small_matrix *scratch = (small_matrix *)&shared;
 #pragma unroll
-    for (int m = 0; m < T; m++)
+        for (int m = 0; m < T; m++)
 #pragma unroll
-        for (int n = 0; n < KT; n++)
-            if (n < warp * T + m) small_store(scratch[tile_below(warp * T + m - 1, n)], A[m][n], lane);
-    segment_barrier<WARPS>();
+            for (int n = 0; n < KT; n++)
+                if (n < warp * T + m) small_store(scratch[tile_below(warp * T + m - 1, n)], A[m][n], lane);
+        segment_barrier<WARPS>();
 #pragma unroll
-    for (int m = 0; m < T; m++)
+        for (int m = 0; m < T; m++)
 #pragma unroll
-        for (int n = 0; n < KT; n++)
-            if (n > warp * T + m) small_load_transposed(A[m][n], scratch[tile_below(n - 1, warp * T + m)], lane);
-    segment_barrier<WARPS>();
+            for (int n = 0; n < KT; n++)
+                if (n > warp * T + m) small_load_transposed(A[m][n], scratch[tile_below(n - 1, warp * T + m)], lane);
+        segment_barrier<WARPS>();
+    }
 }
 
 __device__ __forceinline__ float warp_top(float x) /* x >= 0 */
@@ -373,9 +379,25 @@ __device__ __forceinline__ float power_of_four(float diagonal)
     return exp2f((float)-exponent);
 }
 
+/* Tiles above the diagonal from those below. */
+template <int DK>
+__device__ __forceinline__ void mirror_tiles(matrix_rows<DK, 1> &A, small_matrix *scratch, int lane)
+{
+    constexpr int KT = DK / 16;
+#pragma unroll
+    for (int m = 1; m < KT; m++)
+#pragma unroll
+        for (int n = 0; n < m; n++) small_store(scratch[tile_below(m - 1, n)], A[m][n], lane);
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < KT; m++)
+#pragma unroll
+        for (int n = m + 1; n < KT; n++) small_load_transposed(A[m][n], scratch[tile_below(n - 1, m)], lane);
+}
+
 /* A lone warp's segment: sweeps of 16 pivots while step < 0, then sixteens of tokens, as in sweep and recur. Both are
  * one loop because both factor. A tile of A goes one up and one to the left in a sweep as the result of its product,
- * which costs no moves. */
+ * which costs no moves; those above the diagonal are made when all sweeps are done. */
 template <int DK>
 __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shared<DK, 1> &shared, const arguments &a,
                                              int64_t at, int steps, float root, int lane)
@@ -397,6 +419,8 @@ __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shar
 #pragma unroll
             for (int i = 0; i < 8; i++) c[i / 4][i % 4] = A[0][0][i / 4][i % 4] * (root * root);
         } else {
+            if (step == a.release_at) grid_release(a.early & 4);
+            if (step == 0) MARK(2, 2);
             if (step == 0) { /* A sigma, with sigma a power of four that brings the diagonal to 1 */
                 float diagonal = 0;
 #pragma unroll
@@ -472,7 +496,7 @@ __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shar
 #pragma unroll
             for (int m = 1; m <= KT; m++) /* to a place whose own tile has been read by then */
 #pragma unroll
-                for (int n = 1; n <= KT; n++)
+                for (int n = 1; n <= m; n++)
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         const bool kept = m < KT && n < KT; /* the pivots' rows and columns start from zero */
@@ -488,6 +512,7 @@ __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shar
 #pragma unroll
                         for (int i = 0; i < 4; i++) d[i] = e[i];
                     }
+            if (step == -1) mirror_tiles<DK>(A, shared.mirror, lane);
         } else {
             factor_keep(shared.factor[0], column, lane);
             __syncwarp();
@@ -498,29 +523,36 @@ __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shar
                 mma_t<M>(w, W[m], L);
                 W[m] = pack_tile<M>(w[0], w[1]);
             }
+            const auto directions = [&]() {
+                float KW[2][4] = {}, upper = 0, lower = 0;
+                mma_t<M>(KW, KZ, L);
+                if (2 * t > g) KW[0][0] = KW[1][2] = 0; /* a later direction than the key's own token */
+                if (2 * t + 1 > g) KW[0][1] = KW[1][3] = 0;
+                KW[1][0] = KW[1][1] = 0;
+                const frag left = negate(pack_tile<M>(KW[0], KW[1]));
 #pragma unroll
-            for (int n = 0; n < KT; n++) {
-                const frag right = negate(W[n]);
+                for (int m = 0; m < KT; m++) {
+                    mma_t<M>(x[m], left, W[m]);
 #pragma unroll
-                for (int m = 0; m < KT; m++) mma_t<M>(A[m][n], W[m], right);
-            }
-            float KW[2][4] = {}, upper = 0, lower = 0;
-            mma_t<M>(KW, KZ, L);
-            if (2 * t > g) KW[0][0] = KW[1][2] = 0; /* a later direction than the key's own token */
-            if (2 * t + 1 > g) KW[0][1] = KW[1][3] = 0;
-            KW[1][0] = KW[1][1] = 0;
-            const frag left = negate(pack_tile<M>(KW[0], KW[1]));
-#pragma unroll
-            for (int m = 0; m < KT; m++) {
-                mma_t<M>(x[m], left, W[m]);
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    upper = fmaf(x[m][h][0], x[m][h][0], fmaf(x[m][h][1], x[m][h][1], upper));
-                    lower = fmaf(x[m][h][2], x[m][h][2], fmaf(x[m][h][3], x[m][h][3], lower));
+                    for (int h = 0; h < 2; h++) {
+                        upper = fmaf(x[m][h][0], x[m][h][0], fmaf(x[m][h][1], x[m][h][1], upper));
+                        lower = fmaf(x[m][h][2], x[m][h][2], fmaf(x[m][h][3], x[m][h][3], lower));
+                    }
                 }
+                upper = group_sum(upper, 4), lower = group_sum(lower, 4);
+                write_unit(x, upper, lower, out + (int64_t)step * KT * 32);
+            };
+            if (step + 1 < steps) {
+#pragma unroll
+                for (int n = 0; n < KT; n++) {
+                    const frag right = negate(W[n]);
+#pragma unroll
+                    for (int m = 0; m < KT; m++) mma_t<M>(A[m][n], W[m], right);
+                }
+                directions();
+            } else { /* no one needs A any more */
+                directions();
             }
-            upper = group_sum(upper, 4), lower = group_sum(lower, 4);
-            write_unit(x, upper, lower, out + (int64_t)step * KT * 32);
         }
     }
 }
@@ -546,10 +578,13 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads, penalty_sha
     using form = penalty_shape<DK, WARPS>;
     constexpr int KT = form::KT, T = form::T;
     extern __shared__ __align__(16) unsigned char raw[];
-    penalty_shared<DK, WARPS> &shared = *(penalty_shared<DK, WARPS> *)raw;
-    const int lane = (int)threadIdx.x % 32, warp = warp_of_segment<DK, WARPS>(&shared.salt);
+    const int lane = (int)threadIdx.x % 32, own = form::units > 1 ? warp_number() : 0;
+    penalty_shared<DK, WARPS> &shared = ((penalty_shared<DK, WARPS> *)raw)[own];
+    const int warp = warp_of_segment<DK, WARPS>(&shared.salt);
     const int64_t places = a.segments + (a.A_end ? 1 : 0); /* one more, of no tokens, for the end state's A */
-    const int64_t head = blockIdx.x / places, segment = blockIdx.x % places, chunk0 = segment * a.per_segment;
+    const int64_t unit = (int64_t)blockIdx.x * form::units + own, head = unit / places, segment = unit % places,
+                  chunk0 = segment * a.per_segment;
+    if (head >= a.heads) return;
     const int64_t left = a.chunks - chunk0, count = segment == a.segments  ? 0
                                                     : left < a.per_segment ? left
                                                                            : a.per_segment;
@@ -557,8 +592,11 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads, penalty_sha
     const int steps = (int)count * CT;
     const float4 *M =
         count > 0 ? a.M + (head * a.segments + segment) * sizes<DK>::matrix : a.M_carry + head * sizes<DK>::matrix;
-    factor_unit(shared.unit, (int)threadIdx.x, form::threads);
+    factor_unit(shared.unit, form::units > 1 ? lane : (int)threadIdx.x, 32 * WARPS);
+    MARK(2, 0);
     grid_wait();
+    if (WARPS > 1 || a.release_at < 0) grid_release(a.early & 4);
+    MARK(2, 1);
     float top = 0;
 #pragma unroll
     for (int r = 0; r < DK; r += 32)
@@ -573,6 +611,7 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads, penalty_sha
     else
         sweep<DK, WARPS>(A, shared, root, warp, lane);
     const int g = lane / 4, t = lane % 4;
+    MARK(2, 3);
     if (count == 0) {
         const float back = first_bad(a, head) < a.T ? NAN : -(float)a.dk;
 #pragma unroll

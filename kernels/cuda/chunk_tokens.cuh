@@ -204,6 +204,13 @@ template <int DK> struct map_values {
     /* The warp's largest |v| as bits of the type; what is not finite becomes zero and its token is noted. */
     __device__ __forceinline__ uint32_t largest(const arguments &a, int64_t head, int64_t token)
     {
+        int bad = C;
+        const uint32_t top = largest(a, bad);
+        if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
+        return top;
+    }
+    __device__ __forceinline__ uint32_t largest(const arguments &a, int &bad)
+    {
         uint32_t top = 0;
         const uint32_t limit = a.dtype == VLA_BF16 ? 0x7f807f80u : 0x7c007c00u; /* infinity */
 #pragma unroll
@@ -215,7 +222,7 @@ template <int DK> struct map_values {
             if (__vmaxu2(most, limit - 0x10001u) == limit - 0x10001u) {
                 top = __vmaxu2(top, most);
             } else { /* the whole eight: later rows are NaN anyway */
-                atomicMin(&a.bad[head], (unsigned long long)(token + row(i)));
+                bad = row(i) < bad ? row(i) : bad;
                 raw[i].half[0] = make_uint4(0, 0, 0, 0);
             }
         }
