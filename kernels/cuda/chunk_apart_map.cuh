@@ -11,8 +11,18 @@
 #define VLA_CUDA_CHUNK_APART_MAP_CUH
 #include "kernels/cuda/chunk_map.cuh"
 
+#ifndef ROLL_Q
+#define ROLL_Q 1
+#endif
+#ifndef ROLL_V
+#define ROLL_V 1
+#endif
+#ifndef ROLL_M
+#define ROLL_M 1
+#endif
 namespace chunked::apart
 {
+constexpr int roll_q = ROLL_Q, roll_v = ROLL_V, roll_m = ROLL_M;
 
 /* Of a chunk: D^T as frags [DK/16][DK/16][32], then Qeff [CT][DK/16][32]; of sixteen columns B [DK/16][32], then O_loc
  * [CT][32], by columns. */
@@ -70,23 +80,50 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
     }
 }
 
+/* Rows as they are, on their way to where this thread alone reads them: eight or sixteen lanes a row. */
+template <int DK> struct raw_rows {
+    static constexpr int THREADS = map_shared<DK>::THREADS;
+    __half *to;
+    int pitch, shift;
+    __device__ __forceinline__ int passes() const { return (C << shift) / THREADS; }
+    __device__ __forceinline__ int row(int i) const { return ((int)threadIdx.x + i * THREADS) >> shift; }
+    __device__ __forceinline__ int column() const { return 8 * ((int)threadIdx.x & ((1 << shift) - 1)); }
+    __device__ __forceinline__ __half *place(int i) const { return to + row(i) * pitch + column(); }
+    __device__ __forceinline__ void fetch(const void *data, int64_t row0, int width, int left) const
+    {
+        const __half *from = (const __half *)data + row0 * width; /* bfloat16 too */
+#pragma unroll 1
+        for (int i = 0; i < passes(); i++) {
+            if (width % 8 == 0 && row(i) < left && column() < width) {
+                copy_async(place(i), from + row(i) * width + column());
+            } else {
+                raw8<1> raw;
+                load8(raw, from + row(i) * width, column(), width, row(i) < left);
+                *(uint4 *)place(i) = raw.half[0];
+            }
+        }
+    }
+};
+
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. */
 template <int DK>
-__device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
-                                            const float (&n)[8], const arguments &a, int left)
+__device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw_rows<DK> &R, const float (&n)[8],
+                                            const arguments &a, int left)
 {
-    using R = map_rows<DK>;
-#pragma unroll
-    for (int i = 0; i < R::PASSES; i++) {
-        const int r = R::row(i);
+    constexpr int L = sizes<DK>::lanes;
+#pragma unroll roll_q
+    for (int i = 0; i < map_rows<DK>::PASSES; i++) {
+        const int r = R.row(i);
         const bool in = r < left;
+        raw8<1> raw;
+        raw.half[0] = *(const uint4 *)R.place(i);
         float x[8], y[8], dot = 0, norm = 1;
-        convert8(x, raw[i], a.dtype);
+        convert8(x, raw, a.dtype);
         features8<false>(y, x, a.features);
-        if (R::column() + 8 > a.dk)
+        if (R.column() + 8 > a.dk)
 #pragma unroll
-            for (int j = 0; j < 8; j++) y[j] = R::column() + j < a.dk ? y[j] : 0.0f;
+            for (int j = 0; j < 8; j++) y[j] = R.column() + j < a.dk ? y[j] : 0.0f;
         float most = 0;
 #pragma unroll
         for (int j = 0; j < 8; j++) most = fmaxf(most, fabsf(y[j]));
@@ -94,8 +131,8 @@ __device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw8<1> (&r
 #pragma unroll
         for (int j = 0; j < 8; j++) sum += y[j];
         const bool usual = most < 512.0f && most > 0.015625f && fabsf(sum) < INFINITY;
-        if (a.qk_l2 || !__all_sync(FULL_WARP, usual || !in || R::column() >= a.dk)) {
-            norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
+        if (a.qk_l2 || !__all_sync(FULL_WARP, usual || !in || R.column() >= a.dk)) {
+            norm = unit8<false>(x, y, R.column(), a.dk, a.features, L);
             const bool wrong = !(fabsf(norm) < INFINITY); /* zeros, and the factor makes its row NaN */
             if (a.qk_l2 && norm > 0) norm = 1;
 #pragma unroll
@@ -107,9 +144,48 @@ __device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw8<1> (&r
             y[j] = in ? y[j] : 0.0f;
             dot = fmaf(n[j], y[j], dot);
         }
-        if (a.ratio) dot = group_sum(dot, R::L);
-        put8(s.Q + r * map_shared<DK>::PITCH + R::column(), y);
-        if (R::column() == 0) s.query[r] = in ? norm : 0.0f, s.start[r] = dot;
+        if (a.ratio) dot = group_sum(dot, L);
+        put8(R.place(i), y);
+        if (R.column() == 0) s.query[r] = in ? norm : 0.0f, s.start[r] = dot;
+    }
+}
+
+/* The warp's largest |v| as bits of the type; what is not finite becomes zero and its row is noted. */
+template <int DK> __device__ __forceinline__ uint32_t largest_value(const raw_rows<DK> &R, const arguments &a, int &bad)
+{
+    uint32_t top = 0;
+    const uint32_t limit = a.dtype == VLA_BF16 ? 0x7f807f80u : 0x7c007c00u; /* infinity */
+#pragma unroll roll_v
+    for (int i = 0; i < R.passes(); i++) {
+        const uint4 w = *(const uint4 *)R.place(i);
+        const uint32_t most = __vmaxu2(__vmaxu2(w.x & 0x7fff7fffu, w.y & 0x7fff7fffu),
+                                       __vmaxu2(w.z & 0x7fff7fffu, w.w & 0x7fff7fffu));
+        if (__vmaxu2(most, limit - 0x10001u) == limit - 0x10001u) {
+            top = __vmaxu2(top, most);
+        } else { /* the whole eight: later rows are NaN anyway */
+            bad = R.row(i) < bad ? R.row(i) : bad;
+            *(uint4 *)R.place(i) = make_uint4(0, 0, 0, 0);
+        }
+    }
+    return __reduce_max_sync(FULL_WARP, (top & 0xffffu) > top >> 16 ? top & 0xffffu : top >> 16);
+}
+
+/* Values times `by` as halves, where they are; the two lanes of sixteen columns change places. */
+template <int DK> __device__ __forceinline__ void put_values(const raw_rows<DK> &R, const arguments &a, float by)
+{
+#pragma unroll roll_v
+    for (int i = 0; i < R.passes(); i++) {
+        raw8<1> raw;
+        raw.half[0] = *(const uint4 *)R.place(i);
+        float x[8];
+        convert8(x, raw, a.dtype);
+        uint32_t word[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) word[j] = pack(f16_arithmetic{}, x[2 * j] * by, x[2 * j + 1] * by);
+        __half *to = R.place(i) - 4 * (R.column() / 8 % 2);
+        __syncwarp();
+        *(uint2 *)to = make_uint2(word[0], word[2]);
+        *(uint2 *)(to + 8) = make_uint2(word[1], word[3]);
     }
 }
 
@@ -265,7 +341,7 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
     frag *maps = a.maps + at * record_frags<DK> + key * 32 + lane,
          *strip = a.columns + (at * (a.dvp / 16) + value) * strip_frags<DK> + lane;
     const uint32_t by = pack(W{}, scale, scale);
-#pragma unroll
+#pragma unroll roll_m
     for (int m = 0; m < KT; m++) {
         float c[2][4] = {}, d[2][4] = {};
 #pragma unroll
@@ -280,12 +356,13 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
                  scaled_pair(pack(W{}, d[0][2], d[0][3]), by), scaled_pair(pack(W{}, d[1][2], d[1][3]), by)}};
     }
     if (first) __syncthreads();
-#pragma unroll
+#pragma unroll roll_m
     for (int m = 0; m < CT; m++) {
         float c[2][4] = {}, d[2][4] = {};
         mma_r<M>(c, load_plain(Q + m * ROWS), unit);
 #pragma unroll
-        for (int i = 0; i <= m; i++) {
+        for (int i = 0; i < CT; i++) {
+            if (i > m) break;
             mma_r<M>(c, s.P[0][lower(m, i)][lane], RK[i]);
             mma_r<M>(d, RV[i], s.P[1][lower(m, i)][lane]);
         }
@@ -314,13 +391,14 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     const int64_t token = a.first_token + chunk * C, row0 = head * a.T + token;
     const int left = (int)(a.T - token < C ? a.T - token : C);
     const int lane = (int)threadIdx.x % 32, warp = warp_number();
-    raw8<1> query[R::PASSES];
-    map_values<DK> values;
+    const raw_rows<DK> queries = {s.Q, PITCH, DK == 64 ? 3 : 4},
+                       values = {V, map_pitch<DK>(a.dvp), a.dvp <= 64 ? 3 : 4};
     int bad = C;
     grid_release(a.early & 8);
     MARK(3, 0);
-    fetch_tokens<DK>(query, a.q, a, row0, left);
-    values.fetch(a, row0, left);
+    queries.fetch(a.q, row0, a.dk, left);
+    values.fetch(a.v, row0, a.dv, left);
+    copy_commit();
     /* With penalty letting this kernel in, all before it is there already, and only a is waited for. */
     constexpr int TILES = CT * KT / WARPS;
     frag x[TILES];
@@ -345,13 +423,14 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
             n[0] = lo.x, n[1] = lo.y, n[2] = lo.z, n[3] = lo.w, n[4] = hi.x, n[5] = hi.y, n[6] = hi.z, n[7] = hi.w;
             if (threadIdx.x < C) s.weight[threadIdx.x] = __ldcg(a.norm + at * C + threadIdx.x);
         }
-        s.top[warp] = values.largest(a, bad);
+        copy_wait<0>();
+        s.top[warp] = largest_value<DK>(values, a, bad);
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
             const int tile = warp + i * WARPS, offset = tile / KT * 16 * PITCH + tile % KT * 16;
             store_tile(s.K + offset, PITCH, lane, k[i]);
         }
-        put_queries<DK>(s, query, n, a, left);
+        put_queries<DK>(s, queries, n, a, left);
     } else {
         raw8<1> key[R::PASSES];
         float logit[R::PASSES];
@@ -360,8 +439,9 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
 #pragma unroll
         for (int i = 0; i < R::PASSES; i++)
             logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
-        s.top[warp] = values.largest(a, bad);
-        put_queries<DK>(s, query, none, a, left);
+        copy_wait<0>();
+        s.top[warp] = largest_value<DK>(values, a, bad);
+        put_queries<DK>(s, queries, none, a, left);
         put_keys<DK>(s, key, logit, a, head, token);
     }
     __syncthreads();
@@ -370,7 +450,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     for (int w = 1; w < WARPS; w++) bits = s.top[w] > bits ? s.top[w] : bits;
     const float scale = power_above(a.dtype == VLA_BF16 ? __uint_as_float(bits << 16)
                                                         : __half2float(__ushort_as_half((unsigned short)bits)));
-    values.put(V, a, 1.0f / scale);
+    put_values<DK>(values, a, 1.0f / scale);
     if (a.ratio) sum_rows<DK>(s, warp, lane);
     MARK(3, 1);
     if (early) wait();
