@@ -62,8 +62,7 @@ struct arguments {
     unsigned long long *bad; /* a head: first token that is not finite */
     float diagonal;          /* of M before the first token */
     bool first, resume;      /* the first stretch; of a run that goes on from a state */
-    unsigned early;          /* kernels, by bit, that let the next one in at their start */
-    int release_at;
+    bool early, lone; /* kernels let the next one in at their start; penalty's segments are lone warps' */
 };
 
 template <int DK> struct sizes {

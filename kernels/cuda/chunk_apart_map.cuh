@@ -11,29 +11,13 @@
 #define VLA_CUDA_CHUNK_APART_MAP_CUH
 #include "kernels/cuda/chunk_map.cuh"
 
-#ifndef ROLL_Q
-#define ROLL_Q 1
-#endif
-#ifndef ROLL_V
-#define ROLL_V 1
-#endif
-#ifndef ROLL_M
-#define ROLL_M 1
-#endif
 namespace chunked::apart
 {
-constexpr int roll_q = ROLL_Q, roll_v = ROLL_V, roll_m = ROLL_M;
 
 /* Of a chunk: D^T as frags [DK/16][DK/16][32], then Qeff [CT][DK/16][32]; of sixteen columns B [DK/16][32], then O_loc
  * [CT][32], by columns. */
 template <int DK> constexpr int64_t record_frags = sizes<DK>::square + sizes<DK>::tiles;
 template <int DK> constexpr int64_t strip_frags = (int64_t)(DK / 16 + CT) * 32;
-
-__device__ __forceinline__ frag __ldcg_frag(const frag *from)
-{
-    const uint4 x = __ldcg((const uint4 *)from);
-    return {{x.x, x.y, x.z, x.w}};
-}
 
 template <int DK> struct map_shared {
     static constexpr int PITCH = DK + 8, WARPS = DK / 16, THREADS = 32 * WARPS;
@@ -80,50 +64,23 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
     }
 }
 
-/* Rows as they are, on their way to where this thread alone reads them: eight or sixteen lanes a row. */
-template <int DK> struct raw_rows {
-    static constexpr int THREADS = map_shared<DK>::THREADS;
-    __half *to;
-    int pitch, shift;
-    __device__ __forceinline__ int passes() const { return (C << shift) / THREADS; }
-    __device__ __forceinline__ int row(int i) const { return ((int)threadIdx.x + i * THREADS) >> shift; }
-    __device__ __forceinline__ int column() const { return 8 * ((int)threadIdx.x & ((1 << shift) - 1)); }
-    __device__ __forceinline__ __half *place(int i) const { return to + row(i) * pitch + column(); }
-    __device__ __forceinline__ void fetch(const void *data, int64_t row0, int width, int left) const
-    {
-        const __half *from = (const __half *)data + row0 * width; /* bfloat16 too */
-#pragma unroll 1
-        for (int i = 0; i < passes(); i++) {
-            if (width % 8 == 0 && row(i) < left && column() < width) {
-                copy_async(place(i), from + row(i) * width + column());
-            } else {
-                raw8<1> raw;
-                load8(raw, from + row(i) * width, column(), width, row(i) < left);
-                *(uint4 *)place(i) = raw.half[0];
-            }
-        }
-    }
-};
-
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. */
 template <int DK>
-__device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw_rows<DK> &R, const float (&n)[8],
-                                            const arguments &a, int left)
+__device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+                                            const float (&n)[8], const arguments &a, int left)
 {
-    constexpr int L = sizes<DK>::lanes;
-#pragma unroll roll_q
-    for (int i = 0; i < map_rows<DK>::PASSES; i++) {
-        const int r = R.row(i);
-        const bool in = r < left;
-        raw8<1> raw;
-        raw.half[0] = *(const uint4 *)R.place(i);
-        float x[8], y[8], dot = 0, norm = 1;
-        convert8(x, raw, a.dtype);
-        features8<false>(y, x, a.features);
-        if (R.column() + 8 > a.dk)
+    using R = map_rows<DK>;
 #pragma unroll
-            for (int j = 0; j < 8; j++) y[j] = R.column() + j < a.dk ? y[j] : 0.0f;
+    for (int i = 0; i < R::PASSES; i++) {
+        const int r = R::row(i);
+        const bool in = r < left;
+        float x[8], y[8], dot = 0, norm = 1;
+        convert8(x, raw[i], a.dtype);
+        features8<false>(y, x, a.features);
+        if (R::column() + 8 > a.dk)
+#pragma unroll
+            for (int j = 0; j < 8; j++) y[j] = R::column() + j < a.dk ? y[j] : 0.0f;
         float most = 0;
 #pragma unroll
         for (int j = 0; j < 8; j++) most = fmaxf(most, fabsf(y[j]));
@@ -131,8 +88,8 @@ __device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw_rows<DK
 #pragma unroll
         for (int j = 0; j < 8; j++) sum += y[j];
         const bool usual = most < 512.0f && most > 0.015625f && fabsf(sum) < INFINITY;
-        if (a.qk_l2 || !__all_sync(FULL_WARP, usual || !in || R.column() >= a.dk)) {
-            norm = unit8<false>(x, y, R.column(), a.dk, a.features, L);
+        if (a.qk_l2 || !__all_sync(FULL_WARP, usual || !in || R::column() >= a.dk)) {
+            norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
             const bool wrong = !(fabsf(norm) < INFINITY); /* zeros, and the factor makes its row NaN */
             if (a.qk_l2 && norm > 0) norm = 1;
 #pragma unroll
@@ -144,48 +101,9 @@ __device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw_rows<DK
             y[j] = in ? y[j] : 0.0f;
             dot = fmaf(n[j], y[j], dot);
         }
-        if (a.ratio) dot = group_sum(dot, L);
-        put8(R.place(i), y);
-        if (R.column() == 0) s.query[r] = in ? norm : 0.0f, s.start[r] = dot;
-    }
-}
-
-/* The warp's largest |v| as bits of the type; what is not finite becomes zero and its row is noted. */
-template <int DK> __device__ __forceinline__ uint32_t largest_value(const raw_rows<DK> &R, const arguments &a, int &bad)
-{
-    uint32_t top = 0;
-    const uint32_t limit = a.dtype == VLA_BF16 ? 0x7f807f80u : 0x7c007c00u; /* infinity */
-#pragma unroll roll_v
-    for (int i = 0; i < R.passes(); i++) {
-        const uint4 w = *(const uint4 *)R.place(i);
-        const uint32_t most = __vmaxu2(__vmaxu2(w.x & 0x7fff7fffu, w.y & 0x7fff7fffu),
-                                       __vmaxu2(w.z & 0x7fff7fffu, w.w & 0x7fff7fffu));
-        if (__vmaxu2(most, limit - 0x10001u) == limit - 0x10001u) {
-            top = __vmaxu2(top, most);
-        } else { /* the whole eight: later rows are NaN anyway */
-            bad = R.row(i) < bad ? R.row(i) : bad;
-            *(uint4 *)R.place(i) = make_uint4(0, 0, 0, 0);
-        }
-    }
-    return __reduce_max_sync(FULL_WARP, (top & 0xffffu) > top >> 16 ? top & 0xffffu : top >> 16);
-}
-
-/* Values times `by` as halves, where they are; the two lanes of sixteen columns change places. */
-template <int DK> __device__ __forceinline__ void put_values(const raw_rows<DK> &R, const arguments &a, float by)
-{
-#pragma unroll roll_v
-    for (int i = 0; i < R.passes(); i++) {
-        raw8<1> raw;
-        raw.half[0] = *(const uint4 *)R.place(i);
-        float x[8];
-        convert8(x, raw, a.dtype);
-        uint32_t word[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) word[j] = pack(f16_arithmetic{}, x[2 * j] * by, x[2 * j + 1] * by);
-        __half *to = R.place(i) - 4 * (R.column() / 8 % 2);
-        __syncwarp();
-        *(uint2 *)to = make_uint2(word[0], word[2]);
-        *(uint2 *)(to + 8) = make_uint2(word[1], word[3]);
+        if (a.ratio) dot = group_sum(dot, R::L);
+        put8(s.Q + r * map_shared<DK>::PITCH + R::column(), y);
+        if (R::column() == 0) s.query[r] = in ? norm : 0.0f, s.start[r] = dot;
     }
 }
 
@@ -212,28 +130,23 @@ template <int DK> __device__ __forceinline__ void product_N(const map_tiles<DK> 
 }
 
 template <int DK>
-__device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK> &at, int i, int j, int lane)
+__device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK> &at, bool ratio, int i, int j,
+                                          int lane)
 {
     using M = f16_arithmetic;
-    float c[2][4] = {};
-    const uint32_t Q = at.Q + i * at.ROWS, A = at.right_A + j * at.ROWS;
+    float c[2][4] = {}, d[2][4] = {};
+    const uint32_t Q = at.Q + i * at.ROWS, A = at.right_A + j * at.ROWS, K = at.right_K + j * at.ROWS;
 #pragma unroll
-    for (int k = 0; k < sizes<DK>::KT; k++) mma_r<M>(c, load_plain(Q + 32 * k), load_plain(A + 32 * k));
+    for (int k = 0; k < sizes<DK>::KT; k++) {
+        const frag q = load_plain(Q + 32 * k);
+        mma_r<M>(c, q, load_plain(A + 32 * k));
+        if (ratio) mma_r<M>(d, q, load_plain(K + 32 * k));
+    }
     if (i == j) keep_lower(c, lane);
     const frag P = pack_tile<M>(c[0], c[1]);
     s.P[0][lower(i, j)][lane] = P;
     s.P[1][lower(i, j)][lane] = right_order(P);
-}
-
-/* Row sums of Q_i K_j^T for the ratio, which need no a. */
-template <int DK>
-__device__ __forceinline__ void product_R(map_shared<DK> &s, const map_tiles<DK> &at, int i, int j, int lane)
-{
-    float d[2][4] = {};
-    const uint32_t Q = at.Q + i * at.ROWS, K = at.right_K + j * at.ROWS;
-#pragma unroll
-    for (int k = 0; k < sizes<DK>::KT; k++)
-        mma_r<f16_arithmetic>(d, load_plain(Q + 32 * k), load_plain(K + 32 * k));
+    if (!ratio) return;
     if (i == j) keep_lower(d, lane);
     const int g = lane / 4, t = lane % 4;
     float upper = 0, below = 0;
@@ -247,13 +160,28 @@ __device__ __forceinline__ void product_R(map_shared<DK> &s, const map_tiles<DK>
     if (t == 0) s.part[j][16 * i + g] = upper, s.part[j][16 * i + g + 8] = below;
 }
 
+/* The row sums alone, which need no a. */
 template <int DK> __device__ __forceinline__ void sum_rows(map_shared<DK> &s, int warp, int lane)
 {
     const map_tiles<DK> at(s, lane);
+    const int g = lane / 4, t = lane % 4;
 #pragma unroll 1
-    for (int e = warp; e < LOWER; e += sizes<DK>::KT) {
-        const int i = (e > 0) + (e > 2) + (e > 5);
-        product_R<DK>(s, at, i, e - lower(i, 0), lane);
+    for (int e = warp; e < LOWER; e += map_shared<DK>::WARPS) {
+        const int i = (e > 0) + (e > 2) + (e > 5), j = e - lower(i, 0);
+        const uint32_t Q = at.Q + i * at.ROWS, K = at.right_K + j * at.ROWS;
+        float d[2][4] = {}, upper = 0, below = 0;
+#pragma unroll
+        for (int k = 0; k < sizes<DK>::KT; k++)
+            mma_r<f16_arithmetic>(d, load_plain(Q + 32 * k), load_plain(K + 32 * k));
+        if (i == j) keep_lower(d, lane);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float2 w = *(const float2 *)&s.weight[16 * j + 8 * h + 2 * t];
+            upper = fmaf(d[h][0], w.x, fmaf(d[h][1], w.y, upper));
+            below = fmaf(d[h][2], w.x, fmaf(d[h][3], w.y, below));
+        }
+        upper = group_sum(upper, 4), below = group_sum(below, 4);
+        if (t == 0) s.part[j][16 * i + g] = upper, s.part[j][16 * i + g + 8] = below;
     }
 }
 
@@ -271,7 +199,7 @@ template <int DK> __device__ __forceinline__ uint32_t tasks_of(int warp)
                        : 0xff1e0a09u;
 }
 
-template <int DK> __device__ __forceinline__ void make_products(map_shared<DK> &s, int warp, int lane)
+template <int DK> __device__ __forceinline__ void make_products(map_shared<DK> &s, bool ratio, int warp, int lane)
 {
     float c[2][4];
     const map_tiles<DK> at(s, lane);
@@ -287,7 +215,7 @@ template <int DK> __device__ __forceinline__ void make_products(map_shared<DK> &
             product_N<DK>(at, c, i, j);
             s.N[lower(i, j)][lane] = right_order(negate(pack_tile<f16_arithmetic>(c[0], c[1])));
         } else {
-            product_P<DK>(s, at, i, j, lane);
+            product_P<DK>(s, at, ratio, i, j, lane);
         }
     }
 }
@@ -341,7 +269,7 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
     frag *maps = a.maps + at * record_frags<DK> + key * 32 + lane,
          *strip = a.columns + (at * (a.dvp / 16) + value) * strip_frags<DK> + lane;
     const uint32_t by = pack(W{}, scale, scale);
-#pragma unroll roll_m
+#pragma unroll
     for (int m = 0; m < KT; m++) {
         float c[2][4] = {}, d[2][4] = {};
 #pragma unroll
@@ -356,13 +284,12 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
                  scaled_pair(pack(W{}, d[0][2], d[0][3]), by), scaled_pair(pack(W{}, d[1][2], d[1][3]), by)}};
     }
     if (first) __syncthreads();
-#pragma unroll roll_m
+#pragma unroll
     for (int m = 0; m < CT; m++) {
         float c[2][4] = {}, d[2][4] = {};
         mma_r<M>(c, load_plain(Q + m * ROWS), unit);
 #pragma unroll
-        for (int i = 0; i < CT; i++) {
-            if (i > m) break;
+        for (int i = 0; i <= m; i++) {
             mma_r<M>(c, s.P[0][lower(m, i)][lane], RK[i]);
             mma_r<M>(d, RV[i], s.P[1][lower(m, i)][lane]);
         }
@@ -379,7 +306,14 @@ __device__ __forceinline__ void columns(const map_shared<DK> &s, const __half *V
     }
 }
 
-template <vla_op OP, int DK>
+__device__ __forceinline__ frag load_l2(const frag *from)
+{
+    const uint4 x = __ldcg((const uint4 *)from);
+    return {{x.x, x.y, x.z, x.w}};
+}
+
+/* EARLY: penalty lets this kernel in once all before it is there, and only a is waited for. */
+template <vla_op OP, int DK, bool EARLY>
 __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map(const __grid_constant__ arguments a)
 {
     using R = map_rows<DK>;
@@ -391,46 +325,47 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     const int64_t token = a.first_token + chunk * C, row0 = head * a.T + token;
     const int left = (int)(a.T - token < C ? a.T - token : C);
     const int lane = (int)threadIdx.x % 32, warp = warp_number();
-    const raw_rows<DK> queries = {s.Q, PITCH, DK == 64 ? 3 : 4},
-                       values = {V, map_pitch<DK>(a.dvp), a.dvp <= 64 ? 3 : 4};
+    raw8<1> query[R::PASSES];
+    map_values<DK> values;
     int bad = C;
-    grid_release(a.early & 8);
+    grid_release(a.early);
     MARK(3, 0);
-    queries.fetch(a.q, row0, a.dk, left);
-    values.fetch(a.v, row0, a.dv, left);
-    copy_commit();
-    /* With penalty letting this kernel in, all before it is there already, and only a is waited for. */
+    fetch_tokens<DK>(query, a.q, a, row0, left);
+    values.fetch(a, row0, left);
     constexpr int TILES = CT * KT / WARPS;
     frag x[TILES];
-    const auto wait = [&]() {
-        grid_wait();
-        if constexpr (OP == VLA_VLA)
+    const auto load_directions = [&]() {
 #pragma unroll
-            for (int i = 0; i < TILES; i++)
-                x[i] = __ldcg_frag(a.X + at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane);
+        for (int i = 0; i < TILES; i++) x[i] = load_l2(a.X + at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane);
     };
-    const bool early = OP == VLA_VLA && (a.early & 4);
-    if (!early) wait();
+    const auto put_directions = [&]() {
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            const int tile = warp + i * WARPS;
+            store_tile(s.A + tile / KT * 16 * PITCH + tile % KT * 16, PITCH, lane, x[i]);
+        }
+    };
     if constexpr (OP == VLA_VLA) {
         frag k[TILES];
         float n[8] = {};
+        if (!EARLY) grid_wait();
 #pragma unroll
-        for (int i = 0; i < TILES; i++)
-            k[i] = __ldcg_frag(a.K + at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane);
+        for (int i = 0; i < TILES; i++) k[i] = load_l2(a.K + at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane);
+        if (!EARLY) load_directions();
         if (a.ratio) {
             const float4 *from = (const float4 *)(a.n + at * DK + R::column());
             const float4 lo = __ldcg(from), hi = __ldcg(from + 1);
             n[0] = lo.x, n[1] = lo.y, n[2] = lo.z, n[3] = lo.w, n[4] = hi.x, n[5] = hi.y, n[6] = hi.z, n[7] = hi.w;
             if (threadIdx.x < C) s.weight[threadIdx.x] = __ldcg(a.norm + at * C + threadIdx.x);
         }
-        copy_wait<0>();
-        s.top[warp] = largest_value<DK>(values, a, bad);
+        s.top[warp] = values.largest(a, bad);
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
-            const int tile = warp + i * WARPS, offset = tile / KT * 16 * PITCH + tile % KT * 16;
-            store_tile(s.K + offset, PITCH, lane, k[i]);
+            const int tile = warp + i * WARPS;
+            store_tile(s.K + tile / KT * 16 * PITCH + tile % KT * 16, PITCH, lane, k[i]);
         }
-        put_queries<DK>(s, queries, n, a, left);
+        if (!EARLY) put_directions();
+        put_queries<DK>(s, query, n, a, left);
     } else {
         raw8<1> key[R::PASSES];
         float logit[R::PASSES];
@@ -439,9 +374,9 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
 #pragma unroll
         for (int i = 0; i < R::PASSES; i++)
             logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
-        copy_wait<0>();
-        s.top[warp] = largest_value<DK>(values, a, bad);
-        put_queries<DK>(s, queries, none, a, left);
+        grid_wait();
+        s.top[warp] = values.largest(a, bad);
+        put_queries<DK>(s, query, none, a, left);
         put_keys<DK>(s, key, logit, a, head, token);
     }
     __syncthreads();
@@ -450,22 +385,19 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     for (int w = 1; w < WARPS; w++) bits = s.top[w] > bits ? s.top[w] : bits;
     const float scale = power_above(a.dtype == VLA_BF16 ? __uint_as_float(bits << 16)
                                                         : __half2float(__ushort_as_half((unsigned short)bits)));
-    put_values<DK>(values, a, 1.0f / scale);
-    if (a.ratio) sum_rows<DK>(s, warp, lane);
-    MARK(3, 1);
-    if (early) wait();
-    MARK(3, 2);
-    if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
-    if constexpr (OP == VLA_VLA) {
-#pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            const int tile = warp + i * WARPS, offset = tile / KT * 16 * PITCH + tile % KT * 16;
-            store_tile(s.A + offset, PITCH, lane, x[i]);
-        }
+    values.put(V, a, 1.0f / scale);
+    if constexpr (EARLY) {
+        if (a.ratio) sum_rows<DK>(s, warp, lane);
+        MARK(3, 1);
+        grid_wait();
+        MARK(3, 2);
+        load_directions();
+        put_directions();
+        __syncthreads();
     }
-    __syncthreads();
+    if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
     MARK(3, 3);
-    make_products<DK>(s, warp, lane);
+    make_products<DK>(s, !EARLY && a.ratio, warp, lane);
     if (OP == VLA_VLA && a.alpha)
         for (int i = (int)threadIdx.x; i < C * a.dk; i += 32 * WARPS) {
             const int r = i / a.dk, c = i % a.dk;
@@ -485,7 +417,6 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
         /* of a NaN query O_loc is 0, not to reach other rows of its product in walk */
         s.factor[r] = f, s.value_factor[r] = f == f ? f * scale : 0.0f;
     }
-    MARK(3, 4);
     for (int slice = warp; slice < KT || slice < a.dvp / 16; slice += WARPS)
         columns<DK>(s, V, a, at, slice, slice, scale, slice == warp, lane);
     MARK(3, 5);

@@ -80,12 +80,11 @@ __device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<D
         for (int k = 0; k < EARLY; k++)
 #pragma unroll
             for (int m = 0; m < KT; m++) D[k][m] = in.D[m][k][lane];
-        float sum[2][KT][4] = {}; /* B and the products, two chains of them, so that few follow each other */
-#pragma unroll
-        for (int m = 0; m < KT; m++) mma(M{}, sum[0][m], unit.x, B[m].x, B[m].y);
 #pragma unroll
         for (int m = 0; m < KT; m++)
             right[m] = make_uint2(transpose8(pack(M{}, S[m][0], S[m][1])), transpose8(pack(M{}, S[m][2], S[m][3])));
+#pragma unroll
+        for (int m = 0; m < KT; m++) mma(M{}, S[m], unit.x, B[m].x, B[m].y);
 #pragma unroll
         for (int m = 0; m < KT; m++) in.state[v / 2][m][lane][v % 2] = right[m];
         meet_later<walk_shape<DK, NV>::handover>(1 + place.stage);
@@ -93,16 +92,11 @@ __device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<D
         for (int k = 0; k < KT; k++)
 #pragma unroll
             for (int m = 0; m < KT; m++) {
-                float(&c)[4] = sum[2 * k / KT][m];
                 if (k < EARLY)
-                    mma(M{}, c, D[k < EARLY ? k : 0][m].x, right[k].x, right[k].y);
+                    mma(M{}, S[m], D[k < EARLY ? k : 0][m].x, right[k].x, right[k].y);
                 else
-                    mma(M{}, c, in.D[m][k][lane].x, right[k].x, right[k].y);
+                    mma(M{}, S[m], in.D[m][k][lane].x, right[k].x, right[k].y);
             }
-#pragma unroll
-        for (int m = 0; m < KT; m++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) S[m][i] += sum[0][m][i] + sum[1][m][i];
         arrive(shared_address(&s.empty[place.stage]), lane);
         place.advance(1);
     }
@@ -188,7 +182,7 @@ __global__ void __launch_bounds__(walk_shape<DK, NV>::threads, 1) walk(const __g
     }
     barriers_made();
     __syncthreads();
-    grid_release(a.early & 16);
+    grid_release(a.early);
     MARK(4, 0);
     grid_wait();
     MARK(4, 1);

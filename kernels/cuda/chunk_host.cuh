@@ -134,13 +134,15 @@ static __global__ void fresh_state(float *S, float *A, float *n, int dk, int dv,
     for (int i = (int)threadIdx.x; n && i < dk; i += blockDim.x) n[head * dk + i] = 0;
 }
 
-/* Shared memory that keeps a multiprocessor from taking more than its even share of a kernel's blocks. */
-static size_t evenly(const arguments &a, int64_t blocks, size_t shared)
+/* Where kernels let the next one in early: shared memory that keeps a multiprocessor from taking more than its even
+ * share of a kernel's blocks, as they come while some have room for more and others for none. `fixed`: what a block has
+ * beside it. */
+static size_t evenly(const arguments &a, int64_t blocks, int64_t shared, int64_t fixed = 0)
 {
-    if (!a.early) return shared;
-    const int64_t each = (blocks + vla_cuda_sm_count() - 1) / vla_cuda_sm_count();
-    const size_t least = 228 * 1024 / (size_t)(each + 1) - 1024 + 16;
-    return shared > least ? shared : least;
+    const int64_t each = (blocks + vla_cuda_sm_count() - 1) / vla_cuda_sm_count(),
+                  least = vla_cuda_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / (each + 1) -
+                          vla_cuda_attribute(cudaDevAttrReservedSharedMemoryPerBlock) - fixed + 16;
+    return (size_t)(a.early && shared < least ? least : shared);
 }
 
 /* map and the walks, which take an eighth of the places of the device at most: they wait for blocks that come later. */
@@ -176,7 +178,7 @@ vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_
         using blocks = prefix_blocks<DK, WITH_U>;
         if (status == VLA_OK)
             status = launch(prefix<DK, WITH_U>, a.heads * (blocks::M + blocks::n), PREFIX_THREADS,
-                            a.early && !(a.early & 64) ? evenly(a, a.heads * (blocks::M + blocks::n), 0) - 2048 : 0, stream, a, error);
+                            evenly(a, a.heads * (blocks::M + blocks::n), 0, 4 * PREFIX_THREADS), stream, a, error);
     } else {
         status = launch(clear_flags, (a.heads * (a.stride + 1) + 127) / 128, 128, 0, stream, a, error);
     }
@@ -188,7 +190,8 @@ vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_
     if (status != VLA_OK) return status;
     if constexpr (DK == 128)
         if (!apart) return launch_map<OP, DK>(a, stream, error);
-    status = launch(apart::map<OP, DK>, a.heads * a.chunks, apart::map_shared<DK>::THREADS,
+    status = launch(OP == VLA_VLA && a.early ? apart::map<OP, DK, OP == VLA_VLA> : apart::map<OP, DK, false>,
+                    a.heads * a.chunks, apart::map_shared<DK>::THREADS,
                     evenly(a, a.heads * a.chunks, apart::map_bytes<DK>(a.dvp)), stream, a, error);
     return status == VLA_OK ? launch(apart::walk<DK, 2>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2>::threads,
                                      sizeof(apart::walk_shared<DK, 2>), stream, a, error)
@@ -254,9 +257,12 @@ template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_e
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
-    a.early = getenv("VLA_EARLY") ? (unsigned)strtoul(getenv("VLA_EARLY"), NULL, 0) : 0;
-    a.release_at = getenv("VLA_AT") ? atoi(getenv("VLA_AT")) : -1;
-    if (l.dkp == 128) a.early = 0;
+    a.lone = l.warps == 1;
+    a.early = vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && l.apart && l.chunks <= l.stride &&
+              l.heads * l.chunks <= 2 * (int64_t)vla_cuda_sm_count() * map_blocks<64>; /* longer: slower by 2 % or so */
+#ifdef VLA_TRY
+    if (getenv("VLA_EARLY")) a.early = atoi(getenv("VLA_EARLY"));
+#endif
     vla_status status = VLA_OK;
     if (p->T > 0) status = l.dkp == 64 ? run_width<OP, 64>(a, l, call, error) : run_width<OP, 128>(a, l, call, error);
     if (status == VLA_OK && t->t) *t->t = (t->state_in ? *t->t : 0) + p->T;

@@ -419,8 +419,6 @@ __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shar
 #pragma unroll
             for (int i = 0; i < 8; i++) c[i / 4][i % 4] = A[0][0][i / 4][i % 4] * (root * root);
         } else {
-            if (step == a.release_at) grid_release(a.early & 4);
-            if (step == 0) MARK(2, 2);
             if (step == 0) { /* A sigma, with sigma a power of four that brings the diagonal to 1 */
                 float diagonal = 0;
 #pragma unroll
@@ -431,6 +429,8 @@ __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shar
                 }
                 sigma = power_of_four(warp_top(diagonal));
                 scale_all<DK, 1>(A, -sigma);
+                grid_release(a.early); /* not before: what the next kernel does first would slow the sweeps down */
+                MARK(2, 2);
             }
             copy_wait<form::stages - 2>();
             __syncwarp();
@@ -595,7 +595,7 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads, penalty_sha
     factor_unit(shared.unit, form::units > 1 ? lane : (int)threadIdx.x, 32 * WARPS);
     MARK(2, 0);
     grid_wait();
-    if (WARPS > 1 || a.release_at < 0) grid_release(a.early & 4);
+    if (WARPS > 1) grid_release(a.early); /* what map asks for beside a is there */
     MARK(2, 1);
     float top = 0;
 #pragma unroll

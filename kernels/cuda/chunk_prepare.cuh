@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
     const int lane = (int)threadIdx.x % 32, warp = __shfl_sync(FULL_WARP, (int)threadIdx.x / 32, 0);
     __half *const U = s.rows[form::inputs - 1], *const K = s.rows[0];
     grid_wait();
-    grid_release(a.early & 1);
+    grid_release(a.early);
     MARK(0, 0);
     int tile_row[SLOTS], tile_column[SLOTS]; /* of M, that this warp sums */
 #pragma unroll
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(PREFIX_THREADS) prefix(const __grid_constant__
     constexpr int M = prefix_blocks<DK, WITH_M>::M, EACH = M + prefix_blocks<DK, WITH_M>::n;
     const int64_t head = blockIdx.x / EACH;
     const int block = (int)(blockIdx.x % EACH);
-    grid_release(a.early & 2);
+    grid_release(a.early && a.lone);
     MARK(1, 0);
     grid_wait();
     MARK(1, 1);
@@ -345,6 +345,7 @@ static __global__ void clear_flags(const __grid_constant__ arguments a)
 {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     grid_wait();
+    grid_release(a.early);
     if (i < a.heads * (a.stride + 1)) a.ready[i] = 0;
     if (i < a.heads && a.first) a.bad[i] = INT64_MAX;
 }

@@ -209,6 +209,7 @@ template <int DK> struct map_values {
         if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
         return top;
     }
+    /* The same, with the first such row of this thread's in `bad`. */
     __device__ __forceinline__ uint32_t largest(const arguments &a, int &bad)
     {
         uint32_t top = 0;
