@@ -27,35 +27,6 @@ __device__ __forceinline__ void grid_release(bool now)
 #endif
 }
 
-#ifdef VLA_MARKS
-struct mark_table {
-    unsigned long long at[5][8][1024];
-    unsigned sm[5][1024];
-};
-__device__ mark_table marks;
-#define MARK(kernel, place) \
-    do { \
-        if (threadIdx.x == 0 && blockIdx.x < 1024) { \
-            unsigned long long now_; unsigned sm_; \
-            asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now_)); \
-            asm volatile("mov.u32 %0, %%smid;" : "=r"(sm_)); \
-            marks.at[kernel][place][blockIdx.x] = now_, marks.sm[kernel][blockIdx.x] = sm_; \
-        } \
-    } while (0)
-#define MARK_BY(thread, kernel, place) \
-    do { \
-        if (threadIdx.x == 128 && blockIdx.x < 1024) { \
-            unsigned long long now_; unsigned sm_; \
-            asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now_)); \
-            asm volatile("mov.u32 %0, %%smid;" : "=r"(sm_)); \
-            marks.at[kernel][place][blockIdx.x] = now_, marks.sm[kernel][blockIdx.x] = sm_; \
-        } \
-    } while (0)
-#else
-#define MARK(kernel, place)
-#define MARK_BY(thread, kernel, place)
-#endif
-
 /* The number of this thread's warp, known to be one for the warp: branches on it are compiled once. */
 __device__ __forceinline__ int warp_number(void)
 {

@@ -329,7 +329,6 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     map_values<DK> values;
     int bad = C;
     grid_release(a.early);
-    MARK(3, 0);
     fetch_tokens<DK>(query, a.q, a, row0, left);
     values.fetch(a, row0, left);
     constexpr int TILES = CT * KT / WARPS;
@@ -388,15 +387,12 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     values.put(V, a, 1.0f / scale);
     if constexpr (EARLY) {
         if (a.ratio) sum_rows<DK>(s, warp, lane);
-        MARK(3, 1);
         grid_wait();
-        MARK(3, 2);
         load_directions();
         put_directions();
         __syncthreads();
     }
     if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
-    MARK(3, 3);
     make_products<DK>(s, !EARLY && a.ratio, warp, lane);
     if (OP == VLA_VLA && a.alpha)
         for (int i = (int)threadIdx.x; i < C * a.dk; i += 32 * WARPS) {
@@ -419,7 +415,6 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     }
     for (int slice = warp; slice < KT || slice < a.dvp / 16; slice += WARPS)
         columns<DK>(s, V, a, at, slice, slice, scale, slice == warp, lane);
-    MARK(3, 5);
 }
 } /* namespace chunked::apart */
 

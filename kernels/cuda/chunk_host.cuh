@@ -260,9 +260,6 @@ template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_e
     a.lone = l.warps == 1;
     a.early = vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && l.apart && l.chunks <= l.stride &&
               l.heads * l.chunks <= 2 * (int64_t)vla_cuda_sm_count() * map_blocks<64>; /* longer: slower by 2 % or so */
-#ifdef VLA_TRY
-    if (getenv("VLA_EARLY")) a.early = atoi(getenv("VLA_EARLY"));
-#endif
     vla_status status = VLA_OK;
     if (p->T > 0) status = l.dkp == 64 ? run_width<OP, 64>(a, l, call, error) : run_width<OP, 128>(a, l, call, error);
     if (status == VLA_OK && t->t) *t->t = (t->state_in ? *t->t : 0) + p->T;

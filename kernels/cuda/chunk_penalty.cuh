@@ -430,7 +430,6 @@ __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shar
                 sigma = power_of_four(warp_top(diagonal));
                 scale_all<DK, 1>(A, -sigma);
                 grid_release(a.early); /* not before: what the next kernel does first would slow the sweeps down */
-                MARK(2, 2);
             }
             copy_wait<form::stages - 2>();
             __syncwarp();
@@ -593,10 +592,8 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads, penalty_sha
     const float4 *M =
         count > 0 ? a.M + (head * a.segments + segment) * sizes<DK>::matrix : a.M_carry + head * sizes<DK>::matrix;
     factor_unit(shared.unit, form::units > 1 ? lane : (int)threadIdx.x, 32 * WARPS);
-    MARK(2, 0);
     grid_wait();
     if (WARPS > 1) grid_release(a.early); /* what map asks for beside a is there */
-    MARK(2, 1);
     float top = 0;
 #pragma unroll
     for (int r = 0; r < DK; r += 32)
@@ -611,7 +608,6 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads, penalty_sha
     else
         sweep<DK, WARPS>(A, shared, root, warp, lane);
     const int g = lane / 4, t = lane % 4;
-    MARK(2, 3);
     if (count == 0) {
         const float back = first_bad(a, head) < a.T ? NAN : -(float)a.dk;
 #pragma unroll

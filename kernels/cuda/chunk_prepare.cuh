@@ -161,7 +161,6 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
     __half *const U = s.rows[form::inputs - 1], *const K = s.rows[0];
     grid_wait();
     grid_release(a.early);
-    MARK(0, 0);
     int tile_row[SLOTS], tile_column[SLOTS]; /* of M, that this warp sums */
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
@@ -229,7 +228,6 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
         if (threadIdx.x == 0) a.bad_row[at] = s.bad, s.bad = C;
         __syncthreads();
     }
-    MARK(0, 1);
     if (WITH_U) {
         float4 *to = a.M + (head * a.segments + blockIdx.x % a.segments) * sizes<DK>::matrix + lane;
 #pragma unroll
@@ -311,16 +309,13 @@ __global__ void __launch_bounds__(PREFIX_THREADS) prefix(const __grid_constant__
     const int64_t head = blockIdx.x / EACH;
     const int block = (int)(blockIdx.x % EACH);
     grid_release(a.early && a.lone);
-    MARK(1, 0);
     grid_wait();
-    MARK(1, 1);
     if (block < M) {
         const int e = block * PREFIX_THREADS + (int)threadIdx.x;
         float *carry = (float *)(a.M_carry + head * sizes<DK>::matrix) + e;
         const float before = !a.first || a.resume ? *carry : on_diagonal<DK>(e) ? a.diagonal : 0.0f;
         *carry = sum_along<true, 4 * (int)sizes<DK>::matrix>((float *)(a.M + head * a.segments * sizes<DK>::matrix) + e,
                                                              (int)a.segments, before);
-        MARK(1, 2);
         return;
     }
     prefix_n<DK>(a, head, 32 * (block - M));
