@@ -91,6 +91,16 @@ __device__ __forceinline__ void fence_copies(void)
     asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
 }
+/* Loads of shared memory before this, by this thread or by those whose arrivals it has waited for, come before bulk
+ * copies into the same place that follow it. A barrier in shared memory alone does not order them: loads are of the
+ * generic proxy, bulk copies of the asynchronous one, and nothing waits for a load's registers before its warp arrives.
+ * On an H200 copies did land before loads of warps that had arrived (docs/cuda.md). */
+__device__ __forceinline__ void reads_before_copies(void)
+{
+#if VLA_HOPPER
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 __device__ __forceinline__ uint4 load_relaxed(const void *p)
 {
     uint4 x;

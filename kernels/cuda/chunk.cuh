@@ -62,7 +62,7 @@ struct arguments {
     unsigned long long *bad; /* a head: first token that is not finite */
     float diagonal;          /* of M before the first token */
     bool first, resume;      /* the first stretch; of a run that goes on from a state */
-    bool early, lone; /* kernels let the next one in at their start; penalty's segments are lone warps' */
+    bool early, lone;        /* kernels let the next one in at their start; penalty's segments are lone warps' */
 };
 
 template <int DK> struct sizes {

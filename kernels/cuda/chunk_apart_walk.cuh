@@ -2,9 +2,9 @@
  *
  * A block holds 8 NV rows of S of one head. NV warps advance the state, eight rows each, and hand the state before
  * every chunk to SETS x CT warps that make the outputs, each set of them every SETS-th chunk, a token tile a warp; one
- * thread brings the maps by bulk copies, several chunks ahead. Barriers in shared memory order them, and one named barrier
- * a stage hands the state over. The chain of a step is what counts: everything that does not need the state is loaded
- * before it. */
+ * thread brings the maps by bulk copies, several chunks ahead. Barriers in shared memory order them, and one named
+ * barrier a stage hands the state over. The chain of a step is what counts: everything that does not need the state is
+ * loaded before it. */
 #ifndef VLA_CUDA_CHUNK_APART_WALK_CUH
 #define VLA_CUDA_CHUNK_APART_WALK_CUH
 #include "kernels/cuda/chunk_apart_map.cuh"
@@ -20,9 +20,8 @@ template <int DK, int NV> struct walk_stage { /* the maps of a chunk */
 };
 
 template <int DK, int NV> struct walk_shape {
-    static constexpr int KT = DK / 16, each = DK == 64 ? 2 : 1, rows = CT / each, sets = 2 * each,
-                         threads = 32 * (NV + sets * rows + 1);
-    static constexpr int handover = 32 * (NV + rows); /* threads that meet over a chunk's state: all of NV, one set */
+    static constexpr int KT = DK / 16, sets = 2, threads = 32 * (NV + sets * CT + 1);
+    static constexpr int handover = 32 * (NV + CT); /* threads that meet over a chunk's state: all of NV, one set */
     static constexpr int fit = (int)(220 * 1024 / sizeof(walk_stage<DK, NV>)), stages = fit < 8 ? fit : 8;
 };
 
@@ -53,6 +52,7 @@ __device__ __forceinline__ void bring_maps(walk_shared<DK, NV> &s, const argumen
     for (int c = 0; c < (int)a.chunks; c++) {
         walk_stage<DK, NV> &to = s.stage[place.stage];
         if (c >= STAGES) barrier_wait(shared_address(&s.empty[place.stage]), place.parity ^ 1);
+        reads_before_copies();
         const warp_copy copies = {shared_address(&s.full[place.stage]), lane};
         copies.expect(MAPS + STRIPS);
         copies.copy(shared_address(&to.D), maps, MAPS);
@@ -103,69 +103,13 @@ __device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<D
     }
 }
 
-/* The same with sixteen rows of S and half of the state's columns a warp, so that D is read once: halves are exchanged
- * where the outputs find the state. */
-template <int DK>
-__device__ __forceinline__ void walk_half(float (&S)[DK / 32][2][4], walk_shared<DK, 2> &s, int chunks, int half, int lane)
-{
-    using M = bf16_arithmetic;
-    constexpr int KT = DK / 16, H = KT / 2;
-    const frag unit = unit_tile<M>(lane);
-    ring_place<walk_shape<DK, 2>::stages> place;
-    for (int c = 0; c < chunks; c++) {
-        walk_stage<DK, 2> &in = s.stage[place.stage];
-        barrier_wait(shared_address(&s.full[place.stage]), place.parity);
-        frag B[H], D[2][H][H], right[H]; /* D: columns of this half, then of the other */
-#pragma unroll
-        for (int m = 0; m < H; m++) B[m] = in.strip[0].B[half * H + m][lane];
-#pragma unroll
-        for (int m = 0; m < H; m++)
-#pragma unroll
-            for (int k = 0; k < H; k++) {
-                D[0][m][k] = in.D[half * H + m][half * H + k][lane];
-                D[1][m][k] = in.D[half * H + m][(1 - half) * H + k][lane];
-            }
-#pragma unroll
-        for (int m = 0; m < H; m++)
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                right[m].x[2 * j] = transpose8(pack(M{}, S[m][j][0], S[m][j][1]));
-                right[m].x[2 * j + 1] = transpose8(pack(M{}, S[m][j][2], S[m][j][3]));
-            }
-#pragma unroll
-        for (int m = 0; m < H; m++) *(frag *)in.state[0][half * H + m][lane] = right[m];
-        meet_later<walk_shape<DK, 2>::handover>(1 + place.stage);
-#pragma unroll
-        for (int m = 0; m < H; m++)
-#pragma unroll
-            for (int j = 0; j < 2; j++) mma(M{}, S[m][j], unit.x, B[m].x[2 * j], B[m].x[2 * j + 1]);
-#pragma unroll
-        for (int k = 0; k < H; k++)
-#pragma unroll
-            for (int m = 0; m < H; m++)
-#pragma unroll
-                for (int j = 0; j < 2; j++) mma(M{}, S[m][j], D[0][m][k].x, right[k].x[2 * j], right[k].x[2 * j + 1]);
-        meet<64>(1 + walk_shape<DK, 2>::stages);
-#pragma unroll
-        for (int k = 0; k < H; k++) {
-            const frag other = *(const frag *)in.state[0][(1 - half) * H + k][lane];
-#pragma unroll
-            for (int m = 0; m < H; m++)
-#pragma unroll
-                for (int j = 0; j < 2; j++) mma(M{}, S[m][j], D[1][m][k].x, other.x[2 * j], other.x[2 * j + 1]);
-        }
-        arrive(shared_address(&s.empty[place.stage]), lane);
-        place.advance(1);
-    }
-}
-
 /* Token tile m of all the block's columns. Of sixteen columns, a lane's four results in a row are neighbours. */
 template <int DK, int NV>
 __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV> &s, const arguments &a, int64_t head, int64_t bad,
                                              int set, int m, int column, int lane)
 {
     using M = bf16_arithmetic;
-    constexpr int KT = DK / 16, SETS = walk_shape<DK, NV>::sets, E = walk_shape<DK, NV>::each;
+    constexpr int KT = DK / 16, SETS = walk_shape<DK, NV>::sets;
     const int g = lane / 4, t = lane % 4;
     const frag unit = unit_tile<M>(lane);
     const bool bf16 = a.dtype == VLA_BF16;
@@ -176,62 +120,50 @@ __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV> &s, const argum
     place.advance(set);
     for (int c = set; c < (int)a.chunks; c += SETS, row0 += SETS * C, to += SETS * C * a.dv) {
         walk_stage<DK, NV> &in = s.stage[place.stage];
-        float out[E][NV][4] = {};
-        frag Q[E][KT];
+        float o[NV][4] = {};
+        frag Q[KT];
         barrier_wait(shared_address(&s.full[place.stage]), place.parity);
 #pragma unroll
-        for (int e = 0; e < E; e++)
+        for (int p = 0; p < NV / 2; p++) {
+            const frag x = in.strip[p].O[m][lane];
+            mma(M{}, o[2 * p], unit.x, x.x[0], x.x[1]);
+            mma(M{}, o[2 * p + 1], unit.x, x.x[2], x.x[3]);
+        }
 #pragma unroll
-            for (int p = 0; p < NV / 2; p++) {
-                const frag x = in.strip[p].O[m + e][lane];
-                mma(M{}, out[e][2 * p], unit.x, x.x[0], x.x[1]);
-                mma(M{}, out[e][2 * p + 1], unit.x, x.x[2], x.x[3]);
-            }
-#pragma unroll
-        for (int e = 0; e < E; e++)
-#pragma unroll
-            for (int k = 0; k < KT; k++) Q[e][k] = in.Q[m + e][k][lane];
+        for (int k = 0; k < KT; k++) Q[k] = in.Q[m][k][lane];
         meet<walk_shape<DK, NV>::handover>(1 + place.stage);
 #pragma unroll
         for (int k = 0; k < KT; k++)
 #pragma unroll
             for (int p = 0; p < NV / 2; p++) {
                 const uint4 x = *(const uint4 *)in.state[p][k][lane];
-#pragma unroll
-                for (int e = 0; e < E; e++) {
-                    mma(M{}, out[e][2 * p], Q[e][k].x, x.x, x.y);
-                    mma(M{}, out[e][2 * p + 1], Q[e][k].x, x.z, x.w);
-                }
+                mma(M{}, o[2 * p], Q[k].x, x.x, x.y);
+                mma(M{}, o[2 * p + 1], Q[k].x, x.z, x.w);
             }
         arrive(shared_address(&s.empty[place.stage]), lane);
         place.advance(SETS);
+        if (end - row0 >= 16 && a.dv % 4 == 0) { /* 64-bit tests and narrow stores stay out of the usual path */
 #pragma unroll
-        for (int e = 0; e < E; e++) {
-            const float(&o)[NV][4] = out[e];
-            const int64_t row_e = row0 + 16 * e;
-            if (end - row_e >= 16 && a.dv % 4 == 0) { /* 64-bit tests and narrow stores stay out of the usual path */
+            for (int p = 0; p < NV / 2; p++) {
+                if (8 * column + 16 * p + 4 * t >= a.dv) continue;
 #pragma unroll
-                for (int p = 0; p < NV / 2; p++) {
-                    if (8 * column + 16 * p + 4 * t >= a.dv) continue;
-#pragma unroll
-                    for (int h = 0; h < 2; h++) {
-                        const float *x = o[2 * p] + 2 * h, *y = o[2 * p + 1] + 2 * h;
-                        *(uint2 *)(to + 16 * e * a.dv + 16 * p + 8 * h * a.dv) =
-                            bf16 ? make_uint2(pack(M{}, x[0], x[1]), pack(M{}, y[0], y[1]))
-                                 : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1]));
-                    }
+                for (int h = 0; h < 2; h++) {
+                    const float *x = o[2 * p] + 2 * h, *y = o[2 * p + 1] + 2 * h;
+                    *(uint2 *)(to + 16 * p + 8 * h * a.dv) =
+                        bf16 ? make_uint2(pack(M{}, x[0], x[1]), pack(M{}, y[0], y[1]))
+                             : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1]));
                 }
-            } else {
-#pragma unroll
-                for (int v = 0; v < NV; v++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const int64_t row = row_e + g + 8 * (i / 2);
-                        const int x = 8 * column + 16 * (v / 2) + 4 * t + 2 * (v % 2) + i % 2;
-                        if (row < a.T && x < a.dv)
-                            store_element(a.o, a.dtype, (head * a.T + row) * a.dv + x, row >= bad ? NAN : o[v][i]);
-                    }
             }
+        } else {
+#pragma unroll
+            for (int v = 0; v < NV; v++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int64_t row = row0 + g + 8 * (i / 2);
+                    const int x = 8 * column + 16 * (v / 2) + 4 * t + 2 * (v % 2) + i % 2;
+                    if (row < a.T && x < a.dv)
+                        store_element(a.o, a.dtype, (head * a.T + row) * a.dv + x, row >= bad ? NAN : o[v][i]);
+                }
         }
     }
 }
@@ -247,7 +179,7 @@ __global__ void __launch_bounds__(walk_shape<DK, NV>::threads, 1) walk(const __g
     const int column = (int)(blockIdx.x % groups) * NV; /* in eights */
     if (threadIdx.x < STAGES) {
         barrier_init(shared_address(&s.full[threadIdx.x]), warp_copy::arrivals);
-        barrier_init(shared_address(&s.empty[threadIdx.x]), NV + walk_shape<DK, NV>::rows);
+        barrier_init(shared_address(&s.empty[threadIdx.x]), NV + CT);
     }
     barriers_made();
     __syncthreads();
@@ -255,49 +187,25 @@ __global__ void __launch_bounds__(walk_shape<DK, NV>::threads, 1) walk(const __g
     grid_wait();
     if (warp < NV) {
         const int64_t bad = first_bad(a, head);
-        const int g = lane / 4, t = lane % 4;
+        const int v = warp, g = lane / 4, t = lane % 4, first = 8 * column + 16 * (v / 2) + 4 * t + 2 * (v % 2);
+        float S[KT][4], *from = a.S + (head * a.dv + first) * a.dk + g;
+        const auto in_S = [&](int m, int i) { return first + i % 2 < a.dv && 16 * m + g + 8 * (i / 2) < a.dk; };
+#pragma unroll
+        for (int m = 0; m < KT; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                S[m][i] = in_S(m, i) && (!a.first || a.resume) ? from[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] : 0.0f;
         if (a.n_end && column == 0)
             for (int c = (int)threadIdx.x; c < a.dk; c += 32 * NV)
                 a.n_end[head * a.dk + c] = bad < a.T ? NAN : a.n_carry[head * DK + c];
-        /* of a result tile: column group j or v, state's columns tile m */
-        float *from = a.S + (head * a.dv + 8 * column + 4 * t) * a.dk + g;
-        const auto in_S = [&](int v, int m, int i) {
-            return 8 * column + 16 * (v / 2) + 4 * t + 2 * (v % 2) + i % 2 < a.dv && 16 * m + g + 8 * (i / 2) < a.dk;
-        };
-        const auto place = [&](int v, int m, int i) {
-            return from + (16 * (v / 2) + 2 * (v % 2) + i % 2) * a.dk + 16 * m + 8 * (i / 2);
-        };
-        const bool given = !a.first || a.resume;
-        if constexpr (DK == 64 && NV == 2) {
-            float S[KT / 2][2][4];
+        walk_state<DK, NV>(S, s, (int)a.chunks, v, lane);
 #pragma unroll
-            for (int e = 0; e < KT * 4; e++) {
-                const int m = e / 8, j = e / 4 % 2, i = e % 4;
-                S[m][j][i] = given && in_S(j, warp * KT / 2 + m, i) ? *place(j, warp * KT / 2 + m, i) : 0.0f;
-            }
-            walk_half<DK>(S, s, (int)a.chunks, warp, lane);
+        for (int m = 0; m < KT; m++)
 #pragma unroll
-            for (int e = 0; e < KT * 4; e++) {
-                const int m = e / 8, j = e / 4 % 2, i = e % 4;
-                if (in_S(j, warp * KT / 2 + m, i)) *place(j, warp * KT / 2 + m, i) = bad < a.T ? NAN : S[m][j][i];
-            }
-        } else {
-            float S[KT][4];
-#pragma unroll
-            for (int m = 0; m < KT; m++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) S[m][i] = given && in_S(warp, m, i) ? *place(warp, m, i) : 0.0f;
-            walk_state<DK, NV>(S, s, (int)a.chunks, warp, lane);
-#pragma unroll
-            for (int m = 0; m < KT; m++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    if (in_S(warp, m, i)) *place(warp, m, i) = bad < a.T ? NAN : S[m][i];
-        }
+            for (int i = 0; i < 4; i++)
+                if (in_S(m, i)) from[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] = bad < a.T ? NAN : S[m][i];
     } else if (warp < walk_shape<DK, NV>::threads / 32 - 1) {
-        constexpr int ROWS = walk_shape<DK, NV>::rows;
-        walk_outputs<DK, NV>(s, a, head, first_bad(a, head), (warp - NV) / ROWS,
-                             (warp - NV) % ROWS * walk_shape<DK, NV>::each, column, lane);
+        walk_outputs<DK, NV>(s, a, head, first_bad(a, head), (warp - NV) / CT, (warp - NV) % CT, column, lane);
     } else if (lane < warp_copy::lanes) {
         bring_maps<DK, NV>(s, a, head * a.stride, column / 2, lane);
     }

@@ -24,7 +24,7 @@ static int penalty_blocks(int dkp, int warps)
 {
     return dkp == 128   ? penalty_shape<128, 4>::blocks
            : warps == 2 ? penalty_shape<64, 2>::blocks
-                        : penalty_shape<64, 1>::blocks * penalty_shape<64, 1>::units;
+                        : penalty_shape<64, 1>::blocks;
 }
 
 /* Warps a segment of penalty: more where there are too few segments to fill the device, unless a chunk each keeps
@@ -53,13 +53,12 @@ static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, int warps)
 }
 
 /* Is the walk a kernel of its own? Beside the maps it waits for no launch and reads them out of cache, but it has four
- * warps for all of a head: it pays where the maps take longer than its steps and find enough places beside it. At dk =
- * 64, where it was 3 % faster from 64 chunks and 16 heads on, two runs did not always agree bit for bit (6 of 20 measured
- * from T = 16,384 on, by about a rounding; none of 40 at 128): until the cause is known it is not used there. */
+ * warps for all of a head: it pays where the maps take longer than its steps and find enough places beside it. */
 static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
 {
-    const int64_t places = (int64_t)vla_cuda_sm_count() * map_blocks<128>;
-    return dkp == 64 || chunks < 32 || 8 * heads * walks > places;
+    const int64_t places = (int64_t)vla_cuda_sm_count() * (dkp == 64 ? map_blocks<64> : map_blocks<128>);
+    const bool few = dkp == 64 ? heads < 16 || chunks < 64 : chunks < 32;
+    return few || 8 * heads * walks > places;
 }
 
 template <vla_op OP> layout plan(const vla_problem *p)
@@ -158,12 +157,12 @@ template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t str
     return launch(map<OP, DK>, a.heads * (a.walks + a.chunks), THREADS, shared, stream, a, error);
 }
 
-template <int DK, int WARPS> vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
+template <int DK, int WARPS, int UNITS = 1>
+vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
 {
-    using form = penalty_shape<DK, WARPS>;
-    const int64_t units = a.heads * (a.segments + (a.A_end ? 1 : 0)), blocks = (units + form::units - 1) / form::units;
-    return launch(penalty<DK, WARPS>, blocks, form::threads,
-                  evenly(a, blocks, sizeof(penalty_shared<DK, WARPS>) * form::units), stream, a, error);
+    const int64_t units = a.heads * (a.segments + (a.A_end ? 1 : 0)), blocks = (units + UNITS - 1) / UNITS;
+    return launch(penalty<DK, WARPS, UNITS>, blocks, penalty_shape<DK, WARPS>::threads * UNITS,
+                  evenly(a, blocks, sizeof(penalty_shared<DK, WARPS>) * UNITS), stream, a, error);
 }
 
 template <vla_op OP, int DK>
@@ -186,10 +185,11 @@ vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_
         if (status == VLA_OK) status = launch_penalty<128, 4>(a, stream, error);
     if constexpr (WITH_U && DK == 64)
         if (status == VLA_OK)
-            status = warps == 2 ? launch_penalty<64, 2>(a, stream, error) : launch_penalty<64, 1>(a, stream, error);
+            status = warps == 2 ? launch_penalty<64, 2>(a, stream, error)
+                     : a.early  ? launch_penalty<64, 1, 4>(a, stream, error)
+                                : launch_penalty<64, 1>(a, stream, error);
     if (status != VLA_OK) return status;
-    if constexpr (DK == 128)
-        if (!apart) return launch_map<OP, DK>(a, stream, error);
+    if (!apart) return launch_map<OP, DK>(a, stream, error);
     status = launch(OP == VLA_VLA && a.early ? apart::map<OP, DK, OP == VLA_VLA> : apart::map<OP, DK, false>,
                     a.heads * a.chunks, apart::map_shared<DK>::THREADS,
                     evenly(a, a.heads * a.chunks, apart::map_bytes<DK>(a.dvp)), stream, a, error);
@@ -258,8 +258,10 @@ template <vla_op OP> vla_status run(const vla_call *call, vla_dtype dtype, vla_e
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
     a.lone = l.warps == 1;
-    a.early = vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && l.apart && l.chunks <= l.stride &&
-              l.heads * l.chunks <= 2 * (int64_t)vla_cuda_sm_count() * map_blocks<64>; /* longer: slower by 2 % or so */
+    /* where all blocks of each kernel find a place at once */
+    const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>);
+    a.early = OP == VLA_VLA && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && l.apart &&
+              l.chunks <= l.stride && l.heads * l.chunks <= places;
     vla_status status = VLA_OK;
     if (p->T > 0) status = l.dkp == 64 ? run_width<OP, 64>(a, l, call, error) : run_width<OP, 128>(a, l, call, error);
     if (status == VLA_OK && t->t) *t->t = (t->state_in ? *t->t : 0) + p->T;

@@ -9,10 +9,8 @@ namespace chunked
 /* A block a segment; warp w of `warps` holds row tiles w T to w T + T - 1 of A as results of products. Fewer warps mean
  * fewer instructions in all, more warps a shorter chain. */
 template <int DK, int WARPS> struct penalty_shape {
-    static constexpr int KT = DK / 16, T = KT / WARPS, stages = 3,
-                         units = WARPS == 1 ? 4 : 1, /* segments a block: lone warps, one a scheduler */
-        threads = 32 * WARPS * units,
-                         blocks = 8 * (64 * 64) / (DK * DK) / (DK == 64 ? WARPS * units : 1); /* a multiprocessor */
+    static constexpr int KT = DK / 16, T = KT / WARPS, threads = 32 * WARPS, stages = 3,
+                         blocks = 8 * (64 * 64) / (DK * DK) / (DK == 64 ? WARPS : 1); /* a multiprocessor */
     static constexpr bool all_W = DK == 64; /* every warp makes all of W, rather than its part and a barrier more */
     static constexpr bool together = T * KT > 8; /* K A beside U A: no registers to keep A packed in */
 };
@@ -27,7 +25,8 @@ template <int DK, int WARPS> struct penalty_shared {
     __half factor[2][FACTOR_TILE]; /* (L^-1)^T; in the sweep high and low parts */
     float squares[WARPS][16], top[WARPS];
     int salt;
-    small_matrix mirror[WARPS == 1 ? DK / 16 * (DK / 16 - 1) / 2 : 1]; /* of a lone warp: a matrix a tile below the diagonal */
+    small_matrix
+        mirror[WARPS == 1 ? DK / 16 * (DK / 16 - 1) / 2 : 1]; /* of a lone warp: a matrix a tile below the diagonal */
 };
 /* Tiles of M below the diagonal pass through the memory of these two first. */
 template <int DK, int WARPS>
@@ -380,8 +379,7 @@ __device__ __forceinline__ float power_of_four(float diagonal)
 }
 
 /* Tiles above the diagonal from those below. */
-template <int DK>
-__device__ __forceinline__ void mirror_tiles(matrix_rows<DK, 1> &A, small_matrix *scratch, int lane)
+template <int DK> __device__ __forceinline__ void mirror_tiles(matrix_rows<DK, 1> &A, small_matrix *scratch, int lane)
 {
     constexpr int KT = DK / 16;
 #pragma unroll
@@ -570,18 +568,20 @@ template <int DK, int WARPS> __device__ __forceinline__ int warp_of_segment(int 
     return __shfl_sync(FULL_WARP, ((int)threadIdx.x / 32 + *salt) % WARPS, 0);
 }
 
-template <int DK, int WARPS>
-__global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads, penalty_shape<DK, WARPS>::blocks)
+/* UNITS segments a block: 1, or as many lone warps as there are schedulers. */
+template <int DK, int WARPS, int UNITS>
+__global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, penalty_shape<DK, WARPS>::blocks / UNITS)
     penalty(const __grid_constant__ arguments a)
 {
+    static_assert(UNITS == 1 || WARPS == 1, "segments of several warps meet by barriers of the block");
     using form = penalty_shape<DK, WARPS>;
     constexpr int KT = form::KT, T = form::T;
     extern __shared__ __align__(16) unsigned char raw[];
-    const int lane = (int)threadIdx.x % 32, own = form::units > 1 ? warp_number() : 0;
+    const int lane = (int)threadIdx.x % 32, own = UNITS > 1 ? warp_number() : 0;
     penalty_shared<DK, WARPS> &shared = ((penalty_shared<DK, WARPS> *)raw)[own];
     const int warp = warp_of_segment<DK, WARPS>(&shared.salt);
     const int64_t places = a.segments + (a.A_end ? 1 : 0); /* one more, of no tokens, for the end state's A */
-    const int64_t unit = (int64_t)blockIdx.x * form::units + own, head = unit / places, segment = unit % places,
+    const int64_t unit = (int64_t)blockIdx.x * UNITS + own, head = unit / places, segment = unit % places,
                   chunk0 = segment * a.per_segment;
     if (head >= a.heads) return;
     const int64_t left = a.chunks - chunk0, count = segment == a.segments  ? 0
@@ -591,7 +591,7 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads, penalty_sha
     const int steps = (int)count * CT;
     const float4 *M =
         count > 0 ? a.M + (head * a.segments + segment) * sizes<DK>::matrix : a.M_carry + head * sizes<DK>::matrix;
-    factor_unit(shared.unit, form::units > 1 ? lane : (int)threadIdx.x, 32 * WARPS);
+    factor_unit(shared.unit, UNITS > 1 ? lane : (int)threadIdx.x, form::threads);
     grid_wait();
     if (WARPS > 1) grid_release(a.early); /* what map asks for beside a is there */
     float top = 0;

@@ -340,7 +340,6 @@ static __global__ void clear_flags(const __grid_constant__ arguments a)
 {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     grid_wait();
-    grid_release(a.early);
     if (i < a.heads * (a.stride + 1)) a.ready[i] = 0;
     if (i < a.heads && a.first) a.bad[i] = INT64_MAX;
 }

@@ -10,7 +10,12 @@
  * block that is not done always can go on, if not all places are taken by walks: chunk_host.cuh bounds them.
  *
  * A state in memory needs no flag: its words are UNWRITTEN before (the block of the chunk before writes that, and then
- * sets ready), and no bfloat16 pair that rounding makes is. */
+ * sets ready), and no bfloat16 pair that rounding makes is. The walk has acquired that ready before it writes the
+ * state, and the asking lane's arrival at the barrier of the chunk's copies passes that on to the other warps.
+ *
+ * A place of the ring is filled again when the four warps have arrived. D's has been read by wgmma that has ended, of
+ * one proxy with the copy that comes. B's has been read by loads, which a fence of proxies keeps before that copy: at
+ * dk = 128 the readers', at 64 the asking warp's, which costs less there. */
 #ifndef VLA_CUDA_CHUNK_WALK_CUH
 #define VLA_CUDA_CHUNK_WALK_CUH
 #include "kernels/cuda/async.cuh"
@@ -47,9 +52,11 @@ template <int STAGES> struct ring_place {
     }
 };
 
-/* This warp is done with it. */
-__device__ __forceinline__ void arrive(uint32_t barrier, int lane)
+/* This warp is done with it. FENCE: what it read by loads, before copies; otherwise the one who asks for them fences.
+ */
+template <bool FENCE = false> __device__ __forceinline__ void arrive(uint32_t barrier, int lane)
 {
+    if (FENCE) reads_before_copies();
     __syncwarp();
     if (lane == 0) barrier_arrive(barrier);
 }
@@ -82,6 +89,7 @@ template <int DK> struct bringer {
             if (chunk >= known) {
                 const bool is = known + lane < chunks && load_acquire(ready + known) != 0;
                 const unsigned mask = __ballot_sync(FULL_WARP, is);
+                __syncwarp(); /* each lane's acquire before the copies of the first: a vote orders nothing */
                 known += mask == FULL_WARP ? 32 : __ffs((int)~mask) - 1;
                 if (chunk >= known) {
                     if (asked > must) return;
@@ -95,6 +103,7 @@ template <int DK> struct bringer {
             if (asked >= shared::STAGES) barrier_wait(base + shared::EMPTY + 8 * stage, place.parity ^ 1);
             if (DK == 64 && asked >= 2)
                 barrier_wait(base + shared::EMPTY + 8 * (shared::STAGES + early), asked / 2 % 2 ^ 1);
+            if (DK == 64) reads_before_copies();
             if (lane < warp_copy::lanes) {
                 const warp_copy copies = {base + shared::FULL + 8 * stage, lane};
                 if (DK == 64) {
@@ -258,7 +267,7 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
             for (int m = 0; m < KT; m++)
                 mma_r<M>(S[m], OWN ? load_frag(own + (uint32_t)place.stage * shared::BYTES + m * 512) : B[OWN ? 0 : m],
                          unit);
-        if (OWN) arrive(base + shared::EMPTY + 8 * (uint32_t)place.stage, lane), place.advance();
+        if (OWN) arrive<true>(base + shared::EMPTY + 8 * (uint32_t)place.stage, lane), place.advance();
         products_begin();
 #pragma unroll
         for (int u = 0; u < DS; u++) {
@@ -277,7 +286,7 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
         }
         products_wait();
 #pragma unroll
-        for (int u = 0; u < DS; u++) arrive(done[u], lane);
+        for (int u = 0; u < DS; u++) arrive<OWN && !VLA_WGMMA>(done[u], lane);
 #pragma unroll
         for (int m = 0; m < KT; m++) X[m] = pack_tile<M>(S[m][0], S[m][1]);
     }

@@ -1,15 +1,10 @@
 #!/usr/bin/env bash
 # vla-bench as a user drives it: tables, records, one-liners, resuming, interruption, closed pipes.
 set -eu
-build=${1:-build}
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
 bench=$build/vla-bench
 small="--H 2 --d 8 --T 16-64x2 --min-samples 3 --noise 0.5 --time-limit 8"
-fail() {
-  echo "FAILED: $*" >&2
-  exit 1
-}
 # a sweep with its crossover: readable table, CSV of one kind a file, JSON and JSON lines at once
 "$bench" $small -o "$out/a.csv" -o "$out/a.json" -o "$out/a.jsonl" --plot "$out/figures" >"$out/table" 2>"$out/log"
 tail -n 1 "$out/log" | grep -Eq '^run [0-9]+, passed [0-9]+, skipped 0, failed 0$' || fail "closing line: $(tail -n 1 "$out/log")"
@@ -127,4 +122,4 @@ if [ -w /dev/full ]; then
   "$bench" --op delta --H 1 --d 4 --T 8 --min-samples 3 --format csv -q >/dev/full 2>/dev/null || code=$?
   [ "$code" = 3 ] || fail "full disk: exit $code"
 fi
-echo passed
+finish

@@ -199,6 +199,26 @@ static void check_far(totals *all, const vla_kernel *k, vla_dtype dtype)
     report(all, name, gpu_far(&c, text, sizeof text), text);
 }
 
+/* Long runs have many hand-overs between blocks and copies: a fault that shows in one run of fifteen at T = 16,384 is
+ * found. */
+static void check_again(totals *all, const vla_kernel *k, vla_dtype dtype)
+{
+    if (k->form != VLA_CHUNK || dtype != VLA_BF16) return;
+    static const shape shapes[] = {{1, 16, 16384, 64, 64},
+                                   {1, 16, 65536, 64, 64},
+                                   {1, 16, 16384, 128, 128},
+                                   {1, 48, 8192, 64, 64},
+                                   {1, 16, 2048, 64, 64}};
+    static const int runs[] = {120, 24, 60, 60, 120};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const gpu_case c = case_of(k, dtype, shapes[i]);
+        char name[200], text[600];
+        name_of(&c, "again", name, sizeof name);
+        if (!wanted(all, name)) continue;
+        report(all, name, gpu_again(&c, runs[i], text, sizeof text), text);
+    }
+}
+
 static void check_large(totals *all, const vla_kernel *k, vla_dtype dtype)
 {
     gpu_case c = case_of(k, dtype, (shape){4096, 17, 3, 16, 16});
@@ -224,6 +244,7 @@ static void check_all(totals *all)
             check_beside(all, k, (vla_dtype)dtype);
             check_decode(all, k, (vla_dtype)dtype);
             check_large(all, k, (vla_dtype)dtype);
+            check_again(all, k, (vla_dtype)dtype);
             check_far(all, k, (vla_dtype)dtype);
         }
     }
