@@ -46,7 +46,7 @@ struct arguments {
     bool qk_l2, ratio;
     /* workspace, a chunk (head, chunk): tiles are frags */
     frag *U, *K, *X;         /* [CT][DK/16][32] */
-    frag *maps;              /* -D as blocks of 8 x 8, [DK/8][DK/8][64 halves], then B, sixteen rows of S a tile row:
+    frag *maps;              /* -D as blocks of 8 x 8, [k][n][8 n][8 k], then B, sixteen rows of S a tile row:
                               * [walks][4][DK/16][32] */
     frag *columns;           /* of a walk apart */
     frag *states;            /* S before the chunk [dvp/16][DK/16][32], right operands */

@@ -9,7 +9,7 @@
 namespace chunked
 {
 constexpr int64_t BUDGET =
-    (int64_t)1 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
+    (int64_t)3 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
 
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {

@@ -109,7 +109,7 @@ __device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments
         for (int i = 0; i < R::PASSES; i++) {
             __half *place = to + i * R::AT_ONCE * map_shared<DK>::PITCH;
             if (R::row(i) < left && R::column() < a.dk)
-                copy_async(place, from + i * R::AT_ONCE * a.dk);
+                copy_async_streamed(place, from + i * R::AT_ONCE * a.dk, streamed());
             else if (R::row(i) < C)
                 *(uint4 *)place = make_uint4(0, 0, 0, 0);
         }
@@ -193,7 +193,7 @@ template <int DK> struct map_values {
             for (int i = 0; i < MOST; i++) {
                 raw[i].half[0] = make_uint4(0, 0, 0, 0);
                 if ((i < MOST / 2 || shift == 4) && row(i) < left && column() < a.dv)
-                    raw[i].half[0] = *(const uint4 *)(from + i * step);
+                    raw[i].half[0] = load_streamed(from + i * step, streamed());
             }
         } else {
             for (int i = 0; i < MOST; i++)
