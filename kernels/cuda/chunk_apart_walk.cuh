@@ -249,6 +249,7 @@ __global__ void __launch_bounds__(walk_shape<DK, NV, WIDE>::threads, 1) walk(con
     }
     barriers_made();
     __syncthreads();
+    grid_release(a.early);
     grid_wait();
     if (warp < NV) {
         const int64_t bad = first_bad(a, head);

@@ -221,6 +221,14 @@ template <int DK, bool WIDE> struct map_values {
     /* The warp's largest |v| as bits of the type; what is not finite becomes zero and its token is noted. */
     __device__ __forceinline__ uint32_t largest(const arguments &a, int64_t head, int64_t token)
     {
+        int bad = C;
+        const uint32_t top = largest(a, bad);
+        if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
+        return top;
+    }
+    /* The same, with the first such row of this thread's in `bad`. */
+    __device__ __forceinline__ uint32_t largest(const arguments &a, int &bad)
+    {
         uint32_t top = 0;
         const uint32_t limit = a.dtype == VLA_BF16 ? 0x7f807f80u : 0x7c007c00u; /* infinity */
 #pragma unroll
@@ -245,7 +253,7 @@ template <int DK, bool WIDE> struct map_values {
                 if (finite) top = __vmaxu2(top, most);
             }
             if (!finite) { /* the whole eight: later rows are NaN anyway */
-                atomicMin(&a.bad[head], (unsigned long long)(token + row(i)));
+                bad = row(i) < bad ? row(i) : bad;
 #pragma unroll
                 for (int q = 0; q < stored<WIDE>::quads; q++) raw[i].half[q] = make_uint4(0, 0, 0, 0);
             }
