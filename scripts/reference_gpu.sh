@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The committed reference record of the GPU kernels, in two halves, since a machine with the device may have no gnuplot:
-#   scripts/reference_gpu.sh measure [DIR]   on the device: records, the most important first; about four minutes on an H200 and 16 cores
+#   scripts/reference_gpu.sh measure [DIR]   on the device: records, the most important first; about six minutes on an H200 and 16 cores
 #   scripts/reference_gpu.sh grid    [DIR]   on the device: every form over a grid of sizes, for the selector's table
 #   scripts/reference_gpu.sh render  [DIR]   anywhere: verdicts and figures from those records
 # DIR is plots/reference/h200 unless given. What is there already is not measured again: delete a file to renew it.
@@ -38,6 +38,8 @@ measure() {
   # latency, C1, C5, C11
   measured d64 60 --op $all --d 64 --T 512-${long}x2 "${crossings[@]}" --peak
   measured d128 90 --op $all --d 128 --T 512-${long}x2 "${crossings[@]}"
+  # float32 tensors, products of tf32, beside bf16
+  measured tf32 20 --op vla,delta,linear --dtype tf32 --d 64,128 --T 1k,4k,16k,64k --crossover none
   # C6
   measured launch 10 --op vla --form stepwise,recurrent --d 64 --T 1k,4k --crossover none
   measured launch_stream 10 --op vla --form stepwise,recurrent --d 64 --T 1k,4k --crossover none --launch stream
