@@ -114,6 +114,7 @@ $(BUILD)/libvla.so: $(LIB_OBJS) $(CPU_OBJS) $(CUDA_OBJS)
 # A program is cmd/vla-NAME.c and, where it has several files, cmd/NAME_*.c.
 $(BUILD)/vla-bench: $(patsubst %.c,$(OBJ)/%.o,$(wildcard cmd/bench_*.c))
 $(BUILD)/vla-capacity: $(patsubst %.c,$(OBJ)/%.o,$(wildcard cmd/capacity_*.c))
+$(BUILD)/vla-jacobian: $(patsubst %.c,$(OBJ)/%.o,$(wildcard cmd/jacobian_*.c))
 $(BUILD)/%: $(OBJ)/cmd/%.o $(BUILD)/libvla.a
 	$(call say,LD)
 	$(Q)$(CC) $(CFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDFLAGS) $(LDLIBS)

@@ -3,13 +3,15 @@
 #define VLA_CMD_BENCH_H
 #include "lib/cli/options.h"
 #include "lib/cli/progress.h"
+#include "lib/device/cudnn.h"
+#include "lib/device/worker.h"
 #include "lib/measure/case.h"
 #include "lib/op/inputs.h"
 #include "lib/measure/search.h"
 
 typedef struct bench_options {
     vla_common common;
-    const char *mode, *pass, *baseline, *launch, *cache, *check;
+    const char *mode, *pass, *baseline, *launch, *cache, *check, *cudnn;
     vla_strings crossovers, from;
     vla_range depth;
     bool peak, profile;
@@ -18,7 +20,10 @@ typedef struct bench_options {
 /* A median is slower or faster when its whole interval lies beyond this share of the other. */
 #define BENCH_SLOWER_THRESHOLD 0.05
 
-enum { BENCH_MOST_PAIRS = 32, BENCH_EXIT_INTERRUPTED = 130 };
+enum { BENCH_MOST_PAIRS = 32, BENCH_MOST_WORKERS = 8, BENCH_EXIT_INTERRUPTED = 130 };
+
+/* The word that makes vla-bench the other process of lib/device/worker.h. */
+#define BENCH_WORKER "worker"
 
 /* Prints "vla-bench: MESSAGE" on stderr and returns the exit code of the error. */
 int bench_fail(const vla_error *error);
@@ -33,6 +38,26 @@ vla_status bench_cases(const bench_options *o, bool listing, const vla_inputs *d
 vla_status bench_backends(const bench_options *o, bool use[VLA_BACKENDS], vla_error *error);
 /* Says on stderr why auto takes the CPU: where the build or an option would make one expect the device. */
 void bench_note_backend(const bench_options *o);
+
+/* The versions of cuDNN of a run: the first `used` of those found; this process has the first, a worker each of the
+ * others. */
+typedef struct bench_cudnn {
+    vla_cudnn_versions versions;
+    int used;
+    vla_worker *workers[BENCH_MOST_WORKERS];
+    int worker_count;
+    char here[32];
+} bench_cudnn;
+
+/* The cases that cuDNN runs. */
+bool bench_by_cudnn(const vla_case *c);
+/* Finds them where a case needs one, by --cudnn and VLA_CUDNN, and sets VLA_CUDNN to that of this process. */
+vla_status bench_cudnn_choose(bench_cudnn *c, const bench_options *o, const vla_cases *cases, vla_error *error);
+/* Their versions and paths into the run's metadata; false when out of memory. */
+bool bench_cudnn_meta(const bench_cudnn *c, vla_record *meta);
+/* Starts the other processes and says so on stderr. */
+void bench_cudnn_start(bench_cudnn *c, bool quiet);
+void bench_cudnn_end(bench_cudnn *c);
 
 int bench_run(bench_options *o);
 int bench_list(bench_options *o);

@@ -1,5 +1,6 @@
 #include "cmd/bench.h"
 #include "kernels/cuda/device.h"
+#include "lib/base/file.h"
 #include "lib/base/status.h"
 #include "lib/base/threads.h"
 #include "lib/op/inputs.h"
@@ -400,6 +401,6 @@ int bench_list(bench_options *o)
     vla_status status = bench_cases(o, true, NULL, &cases, &error);
     for (int64_t i = 0; !status && i < cases.count; i++) puts(vla_case_label(&cases.items[i], label, sizeof label));
     vla_cases_free(&cases);
-    if (!status && (fflush(stdout) || ferror(stdout))) status = vla_fail(&error, VLA_ERR_FILE, "stdout: cannot write");
+    if (!status) status = vla_stream_flush(stdout, "stdout", &error);
     return status ? bench_fail(&error) : 0;
 }

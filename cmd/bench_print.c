@@ -91,6 +91,7 @@ void bench_print_samples(const vla_records *rows, bool verbose)
                                       {"bytes_per_s", "byte/s", "count", false},
                                       {"peak_bytes", "buffers", "bytes", false},
                                       {"max_residual", "max residual", "%.1e", false},
+                                      {"libraries", "by version", NULL, false},
                                       {"warning", "warning", NULL, false}};
     vla_records sorted = {0};
     sorted.rows = malloc((size_t)(rows->count + 1) * sizeof *sorted.rows);

@@ -35,6 +35,7 @@ typedef struct session {
     vla_records said;        /* crossovers, peaks and ratios of earlier runs */
     vla_sweep *sweep;
     double time_limit;
+    bench_cudnn cudnn;
 } session;
 
 int bench_fail(const vla_error *error)
@@ -182,13 +183,18 @@ static vla_status open_session(session *s, vla_error *error)
     if (!status) status = only_one(s, error);
     if (!status) status = read_earlier(s, error);
     if (!status && c->expect) status = vla_records_read(&s->expected, c->expect, error);
+    if (!status && c->expect && !vla_expects(&s->expected))
+        status = vla_fail(error, VLA_ERR_FILE, "%s: holds no samples or crossovers to expect", c->expect);
     return status;
 }
 
 static vla_status open_report(session *s, vla_error *error)
 {
     vla_record *meta = vla_meta(vla_cpu_count());
-    if (!meta) return vla_fail(error, VLA_ERR_MEMORY, "report: out of memory");
+    if (!meta || !bench_cudnn_meta(&s->cudnn, meta)) {
+        vla_record_destroy(meta);
+        return vla_fail(error, VLA_ERR_MEMORY, "report: out of memory");
+    }
     if (s->o->common.plot) {
         vla_status status = vla_directory_make(s->o->common.plot, error);
         if (status) {
@@ -219,6 +225,10 @@ static vla_status open_sweep(session *s, vla_error *error)
                                      .seed = seed_of(s->o),
                                      .isa = isa,
                                      .backward = &vla_backward_pass,
+                                     .workers = s->cudnn.workers,
+                                     .worker_count = s->cudnn.worker_count,
+                                     .here = s->cudnn.here,
+                                     .in_workers = bench_by_cudnn,
                                      .data = s->has_data ? &s->data : NULL,
                                      .digest = s->has_data ? s->digest : NULL,
                                      .context = s,
@@ -456,9 +466,11 @@ static int run_session(session *s, vla_error *error)
     bool differs = false, slower = false;
     if (open_session(s, error)) return bench_fail(error);
     if (s->o->common.dry_run) return dry_run(s, error);
+    if (bench_cudnn_choose(&s->cudnn, s->o, &s->cases, error)) return bench_fail(error);
     if (open_report(s, error)) return bench_fail(error);
     if (s->o->common.cases.count == 0) bench_note_backend(s->o);
     if (!s->o->common.quiet) vla_setting_warn(stderr, "vla-bench");
+    bench_cudnn_start(&s->cudnn, s->o->common.quiet);
     vla_status status = measure(s, error);
     /* What was measured is shown and kept, whatever happened. */
     vla_error later = {0};
@@ -482,6 +494,7 @@ int bench_run(bench_options *o)
     session s = {.o = o, .progress = vla_progress_start(o->common.quiet)};
     const int code = run_session(&s, &error);
     vla_sweep_destroy(s.sweep);
+    bench_cudnn_end(&s.cudnn);
     vla_inputs_destroy(&s.data);
     vla_cases_free(&s.cases);
     vla_records_clear(&s.rows);

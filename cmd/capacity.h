@@ -13,11 +13,11 @@ typedef struct capacity_options {
     bool quick, short_conv, gradients, norms;
 } capacity_options;
 
-extern const char *const capacity_key_names[],
-    *const capacity_gate_names[], *const capacity_protocol_names[], *const capacity_form_names[],
-                                                                        *const capacity_copy_names[],
-                                                                            *const capacity_norm_names[],
-                                                                                *const capacity_feature_names[];
+/* Choices, NULL-ended: a choice's place in its list is its value. */
+extern const char *const capacity_protocol_names[];
+extern const char *const capacity_form_names[];
+extern const char *const capacity_copy_names[];
+extern const char *const capacity_norm_names[];
 
 /* Parses argv; *task is recall, mqar or copy. Refuses a task that does not exist and an option of another task, by
  * name. False: leave main with *exit_code. */

@@ -1,17 +1,18 @@
 #include "cmd/capacity.h"
+#include "lib/base/file.h"
 #include "lib/base/status.h"
+#include "lib/task/expect.h"
 #include <stdlib.h>
 #include <string.h>
 
-const char *const capacity_key_names[] = {"gauss", "silu", "elu1", "orth", "input", "all", NULL};
-const char *const capacity_gate_names[] = {"unit", "interpolate", "rls", "all", NULL};
+static const char *const key_names[] = {"gauss", "silu", "elu1", "orth", "input", "all", NULL};
+static const char *const gate_names[] = {"unit", "interpolate", "rls", "all", NULL};
 static const char *const u_names[] = {"tied", "random", NULL};
 static const char *const match_names[] = {"state", "none", NULL};
 const char *const capacity_protocol_names[] = {"paper", "tuned", NULL};
 const char *const capacity_form_names[] = {"paper", "zoology", NULL};
 const char *const capacity_copy_names[] = {"next", "own", NULL};
 const char *const capacity_norm_names[] = {"none", "layer", "rms", NULL};
-const char *const capacity_feature_names[] = {"elu1", "silu", "identity", NULL};
 
 enum { OWN_GROUPS = 3, GROUPS = OWN_GROUPS + VLA_COMMON_GROUPS, MOST_ROWS = 24 };
 
@@ -31,7 +32,7 @@ static const struct {
 } shared_here[] = {
     {"op", EVERY, "operators: softmax linear delta decay vla rls, or all (default: all; vla with --quick)"},
     {"form", 0, NULL},
-    {"backend", EVERY, "cpu, cuda or auto; cpu is built (default: auto)"},
+    {"backend", EVERY, "cpu or auto: memories are filled and trained on the CPU (default: auto)"},
     {"isa", TRAINED, "instruction set: auto, base, avx2, avx512; recall has one (default: auto)"},
     {"dtype", 0, NULL},
     {"chunk", 0, NULL},
@@ -55,6 +56,7 @@ static const struct {
     {"case", EVERY, "a case as --dry-run prints it, or its first parts: mqar/vla/paper/n24_T73_s42"},
     {"filter", EVERY, "only cases that match, '*/vla/*' (default: all)"},
     {"time-limit", EVERY, "seconds for the whole run (default: none)"},
+    {"fail-on", EVERY, "refuted: exit 5 when a claim is (default: none)"},
     {"min-samples", 0, NULL},
     {"noise", 0, NULL}};
 
@@ -102,7 +104,7 @@ static void recall_rows(capacity_options *o, vla_option *rows)
     const vla_option made[] = {
         among(option("keys", VLA_OPT_LIST, &o->keys, "LIST",
                      "gauss silu elu1 orth input, or all (default: all, or input with --input)"),
-              capacity_key_names),
+              key_names),
         bounded(option("trials", VLA_OPT_INT, &o->trials, "N", "random repetitions (default: 20)"), 1, 1 << 20),
         bounded(
             option("codebook", VLA_OPT_INT, &o->codebook, "N", "Gaussian vectors values are drawn from (default: 128)"),
@@ -112,7 +114,7 @@ static void recall_rows(capacity_options *o, vla_option *rows)
                 0, MOST_PAIRS),
         among(option("gate", VLA_OPT_LIST, &o->gates, "LIST",
                      "vla's write: unit interpolate rls, or all (default: unit)"),
-              capacity_gate_names),
+              gate_names),
         among(option("u", VLA_OPT_CHOICE, &o->u, "NAME", "vla's penalty: tied to the key, or random (default: tied)"),
               u_names),
         bounded(option("u-scale", VLA_OPT_REAL, &o->u_scale, "X", "length of u times sqrt(d) (default: 1)"), 0, 1e150),
@@ -210,6 +212,32 @@ static vla_status check_task(const table *t, int takers[GROUPS][MOST_ROWS], cons
     return VLA_OK;
 }
 
+/* What would be found wrong, or be ignored, only after everything has been measured. */
+static vla_status check_options(const capacity_options *o, const char *task, vla_error *error)
+{
+    const vla_common *c = &o->common;
+    const bool recall = strcmp(task, "recall") == 0;
+    if (strstr(c->backend, "cuda"))
+        return vla_fail(error, VLA_ERR_DEVICE,
+                        "--backend %s: memories are filled and trained on the CPU; accepted: cpu, auto", c->backend);
+    if (c->fail_on && strcmp(c->fail_on, "refuted") != 0)
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--fail-on %s: refuted is accepted", c->fail_on);
+    const bool nowhere = c->resume && c->outputs.count == 0 && !o->checkpoints;
+    const vla_rule rules[] = {
+        {c->threads.count > 1, "--threads", "several values; accepted: one"},
+        {nowhere && recall, "--resume", "no file to go on from; accepted: with -o FILE"},
+        {nowhere && !recall, "--resume", "no file to go on from; accepted: with -o FILE or --checkpoint DIR"},
+    };
+    vla_status status = vla_rules_check(rules, sizeof rules / sizeof *rules, error);
+    if (!status && c->plot && !c->dry_run) status = vla_directory_make(c->plot, error);
+    vla_records expected = {0};
+    if (!status && c->expect) status = vla_records_read(&expected, c->expect, error);
+    if (!status && c->expect && !vla_task_expects(&expected))
+        status = vla_fail(error, VLA_ERR_FILE, "%s: holds no records of vla-capacity to expect", c->expect);
+    vla_records_clear(&expected);
+    return status;
+}
+
 bool capacity_parse(capacity_options *o, int argc, char **argv, const char **task, int *exit_code)
 {
     *o = (capacity_options){.trials = 20, .codebook = 128, .decay = 0.88, .u_scale = 1};
@@ -234,9 +262,7 @@ bool capacity_parse(capacity_options *o, int argc, char **argv, const char **tas
     bool go_on = vla_cli_parse(&cli, argc, argv, &words, stdout, stderr, exit_code);
     vla_error error = {0};
     vla_status status = go_on ? check_task(t, takers, &words, task, &error) : VLA_OK;
-    if (go_on && status == VLA_OK && o->common.resume && o->common.outputs.count == 0 && !o->checkpoints)
-        status = vla_fail(&error, VLA_ERR_ARGUMENT, "--resume: no file to go on from; accepted: with -o FILE%s",
-                          strcmp(*task, "recall") == 0 ? "" : " or --checkpoint DIR");
+    if (go_on && status == VLA_OK) status = check_options(o, *task, &error);
     if (status) {
         fprintf(stderr, "vla-capacity: %s\n", error.message);
         *exit_code = vla_exit_code(status);

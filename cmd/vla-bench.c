@@ -3,6 +3,7 @@
 #include "lib/base/status.h"
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char usage[] =
     "vla-bench [run] [OPTION]..\n"
@@ -25,7 +26,7 @@ static const char *const caches[] = {"hot", "cold", NULL};
 static const char *const checks[] = {"sample", "full", NULL};
 static const char *const ops[] = {"softmax", "linear", "delta", "decay", "vla", "rls", NULL};
 
-enum { OWN = 12 };
+enum { OWN = 13 };
 
 static void own_options(bench_options *o, vla_option *rows)
 {
@@ -82,6 +83,12 @@ static void own_options(bench_options *o, vla_option *rows)
          .argument = "HOW",
          .choices = caches,
          .help = "GPU: hot, or cold: tensors evicted from the L2 cache before each run (default: hot)"},
+        {.name = "cudnn",
+         .type = VLA_OPT_TEXT,
+         .target = &o->cudnn,
+         .argument = "WHICH",
+         .help = "GPU: softmax by the fastest installed cuDNN, row by row; first found; PATH (default: VLA_CUDNN, "
+                 "fastest)"},
         {.name = "profile",
          .type = VLA_OPT_FLAG,
          .target = &o->profile,
@@ -103,11 +110,12 @@ static vla_status only_reads(const bench_options *o, const char *word, vla_error
     const struct {
         const char *name;
         bool given;
-    } ignored[] = {
-        {"op", c->ops.count}, {"form", c->forms.count},  {"dtype", c->dtypes.count}, {"B", c->B.count},
-        {"H", c->H.count},    {"T", c->T.count},         {"d", c->d.count},          {"dk", c->dk.count},
-        {"dv", c->dv.count},  {"depth", o->depth.count}, {"case", c->cases.count},   {"filter", c->filters.count},
-        {"input", c->input},  {"resume", c->resume},     {"dry-run", c->dry_run},    {"expect", c->expect}};
+    } ignored[] = {{"op", c->ops.count},      {"form", c->forms.count}, {"dtype", c->dtypes.count},
+                   {"B", c->B.count},         {"H", c->H.count},        {"T", c->T.count},
+                   {"d", c->d.count},         {"dk", c->dk.count},      {"dv", c->dv.count},
+                   {"depth", o->depth.count}, {"case", c->cases.count}, {"filter", c->filters.count},
+                   {"input", c->input},       {"resume", c->resume},    {"dry-run", c->dry_run},
+                   {"expect", c->expect},     {"cudnn", o->cudnn}};
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
         if (ignored[i].given)
             return vla_fail(error, VLA_ERR_ARGUMENT, "--%s: %s reads records and measures nothing", ignored[i].name,
@@ -154,8 +162,17 @@ static int dispatch(bench_options *o, const vla_strings *words)
     return 2;
 }
 
+/* Another vla-bench asks over standard input; see lib/device/worker.h. */
+static int serve(void)
+{
+    const int code = vla_worker_serve(STDIN_FILENO);
+    if (code) fprintf(stderr, "vla-bench: worker: started by vla-bench itself, for a library of its own\n");
+    return code;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 2 && !strcmp(argv[1], BENCH_WORKER)) return serve();
     bench_options o = {.mode = "prefill", .pass = "fwd", .check = "sample"};
     vla_option own[OWN];
     vla_option_group groups[VLA_COMMON_GROUPS + 2] = {{"vla-bench", own}};

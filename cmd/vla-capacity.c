@@ -1,6 +1,8 @@
 /* vla-capacity: how many associations a memory holds, without training (recall) and trained (mqar, copy). */
 #include "cmd/capacity.h"
+#include "lib/base/clock.h"
 #include "lib/base/file.h"
+#include "lib/base/names.h"
 #include "lib/base/status.h"
 #include "lib/base/threads.h"
 #include "lib/cli/progress.h"
@@ -18,8 +20,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 typedef struct session { /* one run of the program */
     capacity_options *o;
@@ -31,24 +31,23 @@ typedef struct session { /* one run of the program */
     vla_pool *pool;
     vla_key_bank bank;
     double started, told;
-    bool table, interrupted, warned;
+    bool table, stopped, warned, matched, told_skip;
     int64_t run, passed, skipped, failed, refuted, unexpected;
 } session;
 
-static double monotonic(void)
+/* Why the first case is left out that is: rows alone would hide it from who reads the table. */
+static void tell_skip(session *s, const vla_record *row)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    if (s->told_skip || s->o->common.quiet || s->o->from) return;
+    s->told_skip = true;
+    vla_progress_note(&s->progress, "vla-capacity: %s: skip: %s", vla_record_text(row, "case", "?"),
+                      vla_record_text(row, "reason", "no reason given"));
 }
 
 static vla_status add_row(void *context, vla_record *row, vla_error *error)
 {
     session *s = context;
-    if (!vla_records_push(&s->all, vla_record_copy(row))) {
-        vla_record_destroy(row);
-        return vla_fail(error, VLA_ERR_MEMORY, "out of memory");
-    }
+    if (!row) return vla_fail(error, VLA_ERR_MEMORY, "out of memory for a row");
     const char *kind = vla_record_text(row, "kind", ""), *status = vla_record_text(row, "status", "ok");
     if (strcmp(kind, "recall") == 0 || strcmp(kind, "train") == 0) {
         const bool skipped = strcmp(status, "skip") == 0;
@@ -56,9 +55,10 @@ static vla_status add_row(void *context, vla_record *row, vla_error *error)
         s->passed += strcmp(status, "ok") == 0;
         s->skipped += skipped;
         s->failed += strcmp(status, "fail") == 0;
+        if (skipped) tell_skip(s, row);
     }
     s->refuted += strcmp(kind, "verdict") == 0 && strcmp(vla_record_text(row, "verdict", ""), "refuted") == 0;
-    return vla_report_add(s->report, row, error);
+    return vla_report_keep(s->report, &s->all, row, error);
 }
 
 /* A case is also named by any of its rows: recall/vla/gauss/d64_n48 asks for the curve recall/vla/gauss/d64, and
@@ -81,6 +81,7 @@ static bool is_wanted(void *context, const char *label, const char *key)
 {
     session *s = context;
     if (!matches(s->o, label)) return false;
+    s->matched = true;
     if (s->o->common.dry_run) {
         printf("%s\n", label);
         return false;
@@ -95,8 +96,8 @@ static bool is_wanted(void *context, const char *label, const char *key)
 static bool may_go_on(session *s)
 {
     const double limit = s->o->common.time_limit;
-    s->interrupted = s->interrupted || vla_interrupted() || (limit > 0 && monotonic() - s->started > limit);
-    return !s->interrupted;
+    s->stopped = s->stopped || vla_interrupted() || (limit > 0 && vla_now() - s->started > limit);
+    return !s->stopped;
 }
 
 static bool step(void *context, const char *label, double done)
@@ -116,8 +117,8 @@ static bool tell(void *context, const char *label, const vla_train_now *now)
     snprintf(news, sizeof news, "loss %.4f accuracy %.3f %.3gk tokens/s, %.0f s left", now->loss, now->accuracy,
              1e-3 * now->tokens_per_s, now->left_s);
     vla_progress_update(&s->progress, news, (double)now->step, (double)now->steps);
-    if (s->o->common.verbose && (monotonic() - s->told > 10 || now->step == now->steps)) {
-        s->told = monotonic();
+    if (s->o->common.verbose && (vla_now() - s->told > 10 || now->step == now->steps)) {
+        s->told = vla_now();
         snprintf(line, sizeof line, "%s step %lld of %lld: %s", label, (long long)now->step, (long long)now->steps,
                  news);
         vla_progress_note(&s->progress, "%s", line);
@@ -127,28 +128,30 @@ static bool tell(void *context, const char *label, const vla_train_now *now)
 
 static int gates_of(const vla_strings *names, vla_write_gate *gates)
 {
-    int count = 0;
-    for (int64_t i = 0; i < names->count && count < VLA_WRITE_GATES; i++) {
-        if (strcmp(names->values[i], "all") == 0) {
-            for (count = 0; count < VLA_WRITE_GATES; count++) gates[count] = (vla_write_gate)count;
-            return count;
-        }
-        vla_write_gate_parse(names->values[i], &gates[count++]);
+    int values[VLA_WRITE_GATES], count = 0;
+    for (int64_t i = 0; i < names->count; i++) {
+        vla_write_gate gate;
+        if (vla_write_gate_parse(names->values[i], &gate))
+            count = vla_add_once(values, count, (int)gate);
+        else
+            for (int all = 0; all < VLA_WRITE_GATES; all++) count = vla_add_once(values, count, all);
     }
+    for (int i = 0; i < count; i++) gates[i] = (vla_write_gate)values[i];
     return count;
 }
 
 static int keys_of(const vla_strings *names, bool has_input, vla_key_source *keys)
 {
-    int count = 0;
-    for (int64_t i = 0; i < names->count && count < VLA_KEY_SOURCES; i++) {
-        if (strcmp(names->values[i], "all") == 0) {
-            for (count = 0; count < (has_input ? VLA_KEY_SOURCES : VLA_KEYS_INPUT); count++)
-                keys[count] = (vla_key_source)count;
-            return count;
-        }
-        vla_key_source_parse(names->values[i], &keys[count++]);
+    int values[VLA_KEY_SOURCES], count = 0;
+    for (int64_t i = 0; i < names->count; i++) {
+        vla_key_source source;
+        if (vla_key_source_parse(names->values[i], &source))
+            count = vla_add_once(values, count, (int)source);
+        else
+            for (int all = 0; all < (has_input ? VLA_KEY_SOURCES : VLA_KEYS_INPUT); all++)
+                count = vla_add_once(values, count, all);
     }
+    for (int i = 0; i < count; i++) keys[i] = (vla_key_source)values[i];
     return count;
 }
 
@@ -203,13 +206,30 @@ static vla_status keep_old(session *s, vla_error *error)
         bool keep = true;
         for (int d = 0; d < 4; d++) keep = keep && strcmp(vla_record_text(s->old.rows[i], "kind", ""), derived[d]) != 0;
         if (!keep) continue;
-        vla_record *copy = vla_record_copy(s->old.rows[i]);
         if (s->o->from)
-            status = copy ? add_row(s, copy, error) : vla_fail(error, VLA_ERR_MEMORY, "out of memory");
-        else if (!vla_records_push(&s->all, copy))
+            status = add_row(s, vla_record_copy(s->old.rows[i]), error);
+        else if (!vla_records_copy(&s->all, s->old.rows[i]))
             status = vla_fail(error, VLA_ERR_MEMORY, "out of memory");
     }
     return status;
+}
+
+/* A filter that leaves nothing is a mistake, not a run that passed. */
+static vla_status check_matched(const session *s, vla_error *error)
+{
+    const vla_common *c = &s->o->common;
+    const bool narrowed = c->cases.count > 0 || c->filters.count > 0;
+    if (!narrowed || s->matched || s->stopped || s->all.count > 0 || s->o->from || c->dry_run) return VLA_OK;
+    return vla_fail(error, VLA_ERR_ARGUMENT, "nothing to measure: no case matches --filter or --case");
+}
+
+static void tell_stop(const session *s)
+{
+    if (!s->stopped) return;
+    fprintf(stderr, "vla-capacity: %s%s\n", vla_interrupted() ? "interrupted" : "stopped at --time-limit",
+            s->o->checkpoints            ? "; --resume goes on from its checkpoint"
+            : s->o->common.outputs.count ? "; --resume goes on"
+                                         : "");
 }
 
 static vla_status recall(session *s, const vla_row_sink *sink, vla_error *error)
@@ -221,7 +241,9 @@ static vla_status recall(session *s, const vla_row_sink *sink, vla_error *error)
             status = vla_fail(error, VLA_ERR_ARGUMENT, "--keys input: needs --input DIR");
     if (!status && !s->o->from) status = vla_recall_sweep(&settings, s->pool, sink, error);
     vla_progress_clear(&s->progress);
+    if (!status) status = check_matched(s, error);
     if (s->o->common.dry_run || status) return status;
+    tell_stop(s);
     status = vla_recall_fits(&s->all, settings.seed, sink, error);
     if (!status) status = vla_recall_verdicts(&s->all, sink, error);
     if (s->table) vla_recall_tables(stdout, &s->all, s->o->common.verbose);
@@ -241,6 +263,7 @@ static vla_trained_settings trained_settings(const capacity_options *o, vla_task
     static const vla_op quick_op = VLA_VLA;
     vla_trained_settings s = vla_trained_settings_default(kind);
     vla_isa isa;
+    vla_features features;
     if (o->quick) s.quick = true, s.vocab = 32, s.n = quick_n, s.n_count = 1, s.ops[0] = quick_op, s.op_count = 1;
     const int ops = vla_common_ops(&o->common, s.ops);
     if (ops) s.op_count = ops;
@@ -259,7 +282,7 @@ static vla_trained_settings trained_settings(const capacity_options *o, vla_task
     s.checkpoints = o->checkpoints, s.resume = o->common.resume, s.dump = o->dump;
     s.gradients = o->gradients, s.norms = o->norms;
     if (o->common.lambda0_given) s.lambda0 = o->common.lambda0;
-    s.features = position(capacity_feature_names, o->common.features);
+    if (o->common.features && vla_features_parse(o->common.features, &features)) s.features = (int)features;
     if (o->common.refresh_period) s.refresh_period = o->common.refresh_period, s.refresh_eps = o->common.refresh_eps;
     return s;
 }
@@ -273,14 +296,13 @@ static vla_status trained(session *s, const vla_row_sink *sink, vla_error *error
                                                             : VLA_COPY;
     const vla_trained_settings settings = trained_settings(s->o, kind);
     const vla_trained_watch watch = {tell, s};
-    bool stopped = false;
     vla_status status =
-        s->o->from ? VLA_OK : vla_trained_run(&settings, s->pool, &s->all, sink, &watch, &stopped, error);
+        s->o->from ? VLA_OK : vla_trained_run(&settings, s->pool, &s->all, sink, &watch, &s->stopped, error);
     vla_progress_clear(&s->progress);
+    /* A search whose rates are not all there offers no case of its own yet. */
+    if (!status && !settings.tuned) status = check_matched(s, error);
     if (status || s->o->common.dry_run) return status;
-    if (stopped)
-        fprintf(stderr, "vla-capacity: stopped early%s\n",
-                settings.checkpoints ? "; --resume goes on from its checkpoint" : "");
+    tell_stop(s);
     status = vla_trained_table(&s->all, kind, sink, error);
     if (s->table) vla_trained_tables(stdout, &s->all);
     return status;
@@ -302,7 +324,7 @@ static vla_status open_session(session *s, vla_error *error)
 {
     const vla_common *c = &s->o->common;
     const int threads = c->threads.count ? (int)c->threads.values[0] : vla_cpu_count();
-    s->started = s->told = monotonic();
+    s->started = s->told = vla_now();
     s->progress = vla_progress_start(c->quiet);
     vla_status status = read_old(s, error);
     if (!status) status = vla_pool_create(&s->pool, threads, error);
@@ -337,7 +359,7 @@ static vla_status close_session(session *s, vla_status status, vla_error *error)
     const bool done = s->report && !status && !s->o->common.dry_run;
     if (done && s->o->common.expect) status = meet(s, error);
     if (done && s->table) vla_verdict_table(stdout, &s->all);
-    if (done && s->o->common.plot) status = draw(s, error);
+    if (done && !status && s->o->common.plot) status = draw(s, error);
     if (!status) status = vla_stream_flush(stdout, "stdout", error);
     const vla_status closed = s->report ? vla_report_close(s->report, status ? NULL : error) : VLA_OK;
     vla_records_clear(&s->old);
@@ -360,7 +382,8 @@ static vla_status run(session *s, vla_error *error)
 static int result_of(const session *s)
 {
     const vla_common *c = &s->o->common;
-    if (s->failed || s->unexpected || (c->strict && (s->skipped || s->refuted || s->interrupted))) return 1;
+    if (vla_interrupted()) return 130;
+    if (s->failed || s->unexpected || (c->strict && (s->skipped || s->refuted || s->stopped))) return 1;
     return s->refuted && c->fail_on && strcmp(c->fail_on, "refuted") == 0 ? 5 : 0;
 }
 
@@ -373,7 +396,7 @@ static int start(capacity_options *o, const char *task)
     if (!status) status = run(&s, &error);
     status = close_session(&s, status, &error);
     if (status) return complain(&error);
-    if (!o->common.quiet) vla_closing_line(s.passed, s.skipped, s.failed);
+    if (!o->common.quiet && !o->common.dry_run) vla_closing_line(s.passed, s.skipped, s.failed);
     return result_of(&s);
 }
 

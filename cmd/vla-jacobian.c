@@ -1,11 +1,11 @@
 /* vla-jacobian: Jacobians, their products and the state of an operator, step by step; the paper's propositions on
  * trial. */
+#include "cmd/jacobian.h"
 #include "lib/analysis/claims.h"
 #include "lib/analysis/survey.h"
 #include "lib/base/file.h"
 #include "lib/base/status.h"
 #include "lib/base/threads.h"
-#include "lib/cli/options.h"
 #include "lib/cli/progress.h"
 #include "lib/op/inputs.h"
 #include "lib/op/registry.h"
@@ -17,22 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const source_names[] = {"paper", "gauss", "tied", "isotropic", "adversary", "all", NULL};
-static const char *const goal_names[] = {"jacobian", "product", "state", "isotropic", "all", NULL};
-
 enum { FIGURE_T = 30000 };
 
-typedef struct options {
-    vla_common common;
-    vla_strings sources, goals, verify, wants, lambda0s;
-    vla_range refresh_periods;
-    int64_t every;
-    double bound, v_mean;
-    const char *witness, *part, *from;
-} options;
-
 typedef struct session { /* one run of the program */
-    const options *o;
+    const jacobian_options *o;
     const char *program;
     vla_report *report;
     vla_records old, all; /* --from or --resume; what is printed, compared and plotted */
@@ -45,17 +33,14 @@ typedef struct session { /* one run of the program */
     vla_trial trial;
     int64_t seed, run, passed, skipped, failed, refuted;
     double *lambda0;
-    char replay_options[400];
+    char *replay_options; /* each with a space before it */
     bool table, interrupted, adversary;
 } session;
 
 static vla_status add_row(void *context, vla_record *row, vla_error *error)
 {
     session *s = context;
-    if (!vla_records_push(&s->all, vla_record_copy(row))) {
-        vla_record_destroy(row);
-        return vla_fail(error, VLA_ERR_MEMORY, "out of memory");
-    }
+    if (!row) return vla_fail(error, VLA_ERR_MEMORY, "out of memory for a row");
     const char *kind = vla_record_text(row, "kind", ""), *status = vla_record_text(row, "status", "ok");
     if (!strcmp(kind, "summary") || !strcmp(kind, "verdict") || !strcmp(kind, "derivative")) {
         s->run++;
@@ -64,7 +49,7 @@ static vla_status add_row(void *context, vla_record *row, vla_error *error)
         s->failed += !strcmp(status, "fail");
     }
     s->refuted += !strcmp(kind, "verdict") && !strcmp(vla_record_text(row, "verdict", ""), "refuted");
-    return vla_report_add(s->report, row, error);
+    return vla_report_keep(s->report, &s->all, row, error);
 }
 
 static bool matches(const vla_common *c, const char *label)
@@ -110,7 +95,7 @@ static void note(void *context, const char *line)
 static void read_sources(session *s)
 {
     const vla_strings *given = &s->o->sources;
-    const bool everything = given->count == 0 && !s->o->common.input && (s->o->verify.count || s->o->common.plot);
+    const bool everything = jacobian_everything(s->o);
     s->trial.kind_count = 0;
     for (int k = 0; k < VLA_SOURCE_TENSORS; k++) {
         bool wanted = everything || (given->count == 0 && !s->o->common.input && k == VLA_SOURCE_PAPER);
@@ -119,9 +104,27 @@ static void read_sources(session *s)
                      !strcmp(given->values[i], vla_source_name((vla_source_kind)k));
         if (wanted) s->kinds[s->trial.kind_count++] = (vla_source_kind)k;
     }
-    s->adversary = everything;
-    for (int64_t i = 0; i < given->count; i++)
-        s->adversary = s->adversary || !strcmp(given->values[i], "all") || !strcmp(given->values[i], "adversary");
+    s->adversary = jacobian_adversary(s->o);
+}
+
+/* Claims are tried on k, v and u: a NaN among them is told with its place, rather than where it first does harm. */
+static vla_status check_finite(const vla_inputs *in, const char *directory, const vla_range *T, vla_error *error)
+{
+    const vla_input used[] = {VLA_IN_K, VLA_IN_V, VLA_IN_U};
+    const int64_t tokens = T->count ? T->values[0] : in->Tk;
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++) {
+        const double *data = in->tensor[used[i]].data;
+        const int64_t width = used[i] == VLA_IN_V ? in->dv : in->dk;
+        for (int64_t row = 0; data && row < in->B * in->H * in->Tk; row++)
+            for (int64_t c = 0; c < width && row % in->Tk < tokens; c++)
+                if (!isfinite(data[row * width + c]))
+                    return vla_fail(error, VLA_ERR_NUMERIC,
+                                    "%s: %s holds %s at head %lld, token %lld, element %lld; accepted: finite numbers",
+                                    directory, vla_input_name(used[i]),
+                                    isnan(data[row * width + c]) ? "NaN" : "an infinity", (long long)(row / in->Tk),
+                                    (long long)(row % in->Tk), (long long)c);
+    }
+    return VLA_OK;
 }
 
 static vla_status read_input(session *s, vla_error *error)
@@ -148,43 +151,39 @@ static vla_status read_input(session *s, vla_error *error)
         if (s->o->common.T.values[i] > in->Tk)
             return vla_fail(error, VLA_ERR_ARGUMENT, "--T %lld: %s has %lld tokens",
                             (long long)s->o->common.T.values[i], directory, (long long)in->Tk);
+    const vla_status finite = s->o->verify.count ? check_finite(in, directory, &s->o->common.T, error) : VLA_OK;
+    if (finite) return finite;
     if (in->gate == VLA_GATE_ROW) note(s, "warning: g has a gate per row of S, which has one Jacobian a row: not used");
     return VLA_OK;
 }
 
 /* Options that change numbers, as they were given: every replay line repeats them. */
-static void replay_options(session *s)
+static vla_status replay_options(session *s, vla_error *error)
 {
     const vla_common *c = &s->o->common;
-    char *to = s->replay_options;
-    size_t room = sizeof s->replay_options;
     const struct {
         const char *name;
         const vla_range *range;
     } ranges[] = {{"T", &c->T}, {"d", &c->d}, {"H", &c->H}, {"seeds", &c->seeds}};
+    size_t size = 0;
+    FILE *to = open_memstream(&s->replay_options, &size);
+    if (!to) return vla_fail(error, VLA_ERR_MEMORY, "out of memory");
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
-        for (int64_t n = 0; n < ranges[i].range->count && room > 40; n++) {
-            const int used = snprintf(to, room, "%s--%s %lld", to == s->replay_options ? "" : " ", ranges[i].name,
-                                      (long long)ranges[i].range->values[n]);
-            to += used;
-            room -= (size_t)used;
+        for (int64_t n = 0; n < ranges[i].range->count; n++) {
+            if (n == 0) fprintf(to, " --%s ", ranges[i].name);
+            fprintf(to, "%s%lld", n ? "," : "", (long long)ranges[i].range->values[n]);
         }
-    const char *gap = to == s->replay_options ? "" : " ";
-    int used = 0;
-    if (c->seed != 42 && room > 40) used = snprintf(to, room, "%s--seed %lld", gap, (long long)c->seed);
-    to += used, room -= (size_t)used, used = 0, gap = to == s->replay_options ? "" : " ";
-    if (c->lambda0_given && room > 60) used = snprintf(to, room, "%s--lambda0 %.17g", gap, c->lambda0);
-    to += used, room -= (size_t)used, used = 0, gap = to == s->replay_options ? "" : " ";
-    if (c->features && room > 60) used = snprintf(to, room, "%s--features %s", gap, c->features);
-    to += used, room -= (size_t)used, gap = to == s->replay_options ? "" : " ";
-    if (c->refresh_period && room > 90)
-        snprintf(to, room, "%s--refresh-period %lld --refresh-eps %.17g", gap, (long long)c->refresh_period,
-                 c->refresh_eps);
+    if (c->seed != 42) fprintf(to, " --seed %lld", (long long)c->seed);
+    if (c->lambda0_given) fprintf(to, " --lambda0 %.17g", c->lambda0);
+    if (c->features) fprintf(to, " --features %s", c->features);
+    if (c->refresh_period)
+        fprintf(to, " --refresh-period %lld --refresh-eps %.17g", (long long)c->refresh_period, c->refresh_eps);
+    return fclose(to) == 0 ? VLA_OK : vla_fail(error, VLA_ERR_MEMORY, "out of memory");
 }
 
 static vla_status set_trial(session *s, vla_error *error)
 {
-    const options *o = s->o;
+    const jacobian_options *o = s->o;
     const vla_common *c = &o->common;
     read_sources(s);
     vla_status status = read_input(s, error);
@@ -193,7 +192,7 @@ static vla_status set_trial(session *s, vla_error *error)
     if (!status && c->dk.count + c->dv.count > 0 && o->verify.count)
         status = vla_fail(error, VLA_ERR_ARGUMENT, "--dk, --dv: claims are tried with square states; use --d");
     if (status) return status;
-    replay_options(s);
+    if ((status = replay_options(s, error))) return status;
     s->seed = c->seed;
     const vla_trial sources = s->trial;
     s->trial = (vla_trial){.program = s->program,
@@ -248,7 +247,8 @@ static vla_status adversaries(session *s, const vla_survey *survey, vla_error *e
     for (int goal = 0; goal < VLA_GOALS && !status && !s->interrupted; goal++) {
         bool wanted = given->count == 0;
         for (int64_t i = 0; i < given->count; i++)
-            wanted = wanted || !strcmp(given->values[i], "all") || !strcmp(given->values[i], goal_names[goal]);
+            wanted =
+                wanted || !strcmp(given->values[i], "all") || !strcmp(given->values[i], vla_goal_name((vla_goal)goal));
         if (wanted) status = vla_survey_adversary(survey, (vla_goal)goal, error);
     }
     return status;
@@ -324,12 +324,9 @@ static vla_status keep_old(session *s, vla_error *error)
     vla_status status = VLA_OK;
     for (int64_t i = 0; i < s->old.count && !status; i++) {
         if (!strcmp(vla_record_text(s->old.rows[i], "kind", ""), "meta")) continue;
-        vla_record *copy = vla_record_copy(s->old.rows[i]);
-        if (!copy)
-            status = vla_fail(error, VLA_ERR_MEMORY, "out of memory");
-        else if (s->o->from)
-            status = add_row(s, copy, error);
-        else if (!vla_records_push(&s->all, copy))
+        if (s->o->from)
+            status = add_row(s, vla_record_copy(s->old.rows[i]), error);
+        else if (!vla_records_copy(&s->all, s->old.rows[i]))
             status = vla_fail(error, VLA_ERR_MEMORY, "out of memory");
     }
     return status;
@@ -342,13 +339,12 @@ static vla_status read_old(session *s, vla_error *error)
     return vla_common_earlier(c, &s->old, error);
 }
 
-static vla_status dry_claims(const session *s)
+static void dry_claims(const session *s)
 {
     for (const vla_claim *c = vla_claims; c->id; c++)
         for (int64_t i = 0; i < s->o->verify.count; i++)
             if (!strcmp(s->o->verify.values[i], c->id) || !strcmp(s->o->verify.values[i], "all"))
                 printf("%s: %s\n", c->id, c->stated);
-    return VLA_OK;
 }
 
 static vla_status judge(session *s, vla_error *error)
@@ -368,54 +364,12 @@ static vla_status judge(session *s, vla_error *error)
     return status;
 }
 
-/* What would be found wrong, or be ignored, only after everything has been measured. */
-static vla_status check_options(const options *o, vla_error *error)
-{
-    const vla_common *c = &o->common;
-    vla_records expected = {0};
-    for (int64_t i = 0; i < o->wants.count; i++) {
-        const char *equals = strchr(o->wants.values[i], '=');
-        if (!equals || equals == o->wants.values[i] || equals[1] == '\0')
-            return vla_fail(error, VLA_ERR_ARGUMENT, "--want: '%.100s': FIELD=X is accepted", o->wants.values[i]);
-    }
-    if (strstr(c->backend, "cuda"))
-        return vla_fail(error, VLA_ERR_DEVICE, "--backend cuda: Jacobians are taken on the CPU; accepted: cpu, auto");
-    if (c->fail_on && strcmp(c->fail_on, "refuted"))
-        return vla_fail(error, VLA_ERR_ARGUMENT, "--fail-on %s: refuted is accepted", c->fail_on);
-    static const char once[] = "several values; accepted: one", timing[] = "nothing is timed here; vla-bench's option";
-    static const char kernel[] = "not for vla-jacobian; accepted by vla-run and vla-bench";
-    const bool claims = o->verify.count > 0;
-    const vla_rule rules[] = {
-        {c->resume && c->outputs.count == 0, "--resume", "no file to go on from; accepted: with -o FILE"},
-        {c->threads.count > 1, "--threads", once},
-        {c->H.count > 1, "--H", once},
-        {claims && c->T.count > 1, "--T", "several values; accepted with --verify: one"},
-        {claims && c->d.count > 1, "--d", "several values; accepted with --verify: one"},
-        {c->refresh_period && o->refresh_periods.count, "--refresh-period",
-         "given beside --refresh-periods; accepted: one of them"},
-        {o->part && !claims, "--part", "no claims are tried; accepted: with --verify"},
-        {c->time_limit > 0, "--time-limit", timing},
-        {c->min_samples_given, "--min-samples", timing},
-        {c->noise_given, "--noise", timing},
-        {c->B.count > 0, "--B", kernel},
-        {c->chunk.count > 0, "--chunk", kernel},
-        {c->segments.count > 0, "--segments", kernel},
-    };
-    vla_status status = vla_rules_check(rules, sizeof rules / sizeof *rules, error);
-    if (!status && o->part) status = vla_claims_check_part(o->part, o->verify.values, o->verify.count, error);
-    if (status) return status;
-    status = c->plot && !c->dry_run ? vla_directory_make(c->plot, error) : VLA_OK;
-    if (!status && c->expect) status = vla_records_read(&expected, c->expect, error);
-    vla_records_clear(&expected);
-    return status;
-}
-
 static vla_status open_session(session *s, vla_error *error)
 {
     const vla_common *c = &s->o->common;
     const int threads = c->threads.count ? (int)c->threads.values[0] : vla_cpu_count();
     s->progress = vla_progress_start(c->quiet);
-    vla_status status = check_options(s->o, error);
+    vla_status status = jacobian_check(s->o, error);
     if (!status) status = read_old(s, error);
     vla_isa isa = VLA_ISA_AUTO;
     if (strcmp(c->isa, "auto") != 0) vla_isa_parse(c->isa, &isa);
@@ -429,11 +383,12 @@ static vla_status open_session(session *s, vla_error *error)
 
 static vla_status run(session *s, vla_error *error)
 {
-    const options *o = s->o;
+    const jacobian_options *o = s->o;
     vla_status status = open_session(s, error);
     if (!status) status = keep_old(s, error);
-    if (!status && o->common.dry_run && o->verify.count) return dry_claims(s);
-    if (!status && !o->from)
+    if (!status && o->common.dry_run && o->verify.count)
+        dry_claims(s);
+    else if (!status && !o->from)
         status =
             o->verify.count ? vla_claims_run(&s->trial, o->verify.values, o->verify.count, error) : measure(s, error);
     vla_progress_clear(&s->progress);
@@ -459,6 +414,7 @@ static int close_session(session *s, vla_status status, vla_error *error)
     vla_inputs_destroy(&s->inputs);
     vla_exec_destroy(s->exec);
     free(s->lambda0);
+    free(s->replay_options);
     if (status) fprintf(stderr, "vla-jacobian: %s\n", error->message);
     if (!status && s->interrupted) fprintf(stderr, "vla-jacobian: interrupted\n");
     if (!status && !c->quiet && !c->dry_run) vla_closing_line(s->passed, s->skipped, s->failed);
@@ -468,135 +424,24 @@ static int close_session(session *s, vla_status status, vla_error *error)
     return c->fail_on && !strcmp(c->fail_on, "refuted") && s->refuted ? 5 : 0;
 }
 
-static bool parse(options *o, int argc, char **argv, vla_strings *words, int *exit_code)
+static int start(const jacobian_options *o, const char *program)
 {
-    const vla_option rows[] = {
-        {.name = "source",
-         .type = VLA_OPT_LIST,
-         .target = &o->sources,
-         .argument = "LIST",
-         .choices = source_names,
-         .help = "paper gauss tied isotropic adversary, or all (default: paper; --verify, --plot: all)"},
-        {.name = "verify",
-         .type = VLA_OPT_LIST,
-         .target = &o->verify,
-         .argument = "LIST",
-         .help = "try claims: C2 C3 C4 C7 C8 C9 C16 C17 C20, or all (default: measure only)"},
-        {.name = "from",
-         .type = VLA_OPT_TEXT,
-         .target = &o->from,
-         .argument = "FILE",
-         .help = "print, compare and plot earlier records, measure nothing (default: none)"},
-        {.name = "every",
-         .type = VLA_OPT_INT,
-         .target = &o->every,
-         .argument = "N",
-         .min = 1,
-         .max = 1e12,
-         .help = "a row every N steps; SVD and eigenvalues are taken at all (default: about 100 rows)"},
-        {.name = "goal",
-         .type = VLA_OPT_LIST,
-         .target = &o->goals,
-         .argument = "LIST",
-         .choices = goal_names,
-         .help = "what the adversary drives up: jacobian product state isotropic (default: all)"},
-        {.name = "witness",
-         .type = VLA_OPT_TEXT,
-         .target = &o->witness,
-         .argument = "DIR",
-         .help = "where the adversary's inputs are written (default: vla-witness)"},
-        {.name = "bound",
-         .type = VLA_OPT_REAL,
-         .target = &o->bound,
-         .argument = "X",
-         .min = 1,
-         .max = 700,
-         .help = "largest |raw key| the adversary may use (default: 8)"},
-        {.name = "lambda0s",
-         .type = VLA_OPT_LIST,
-         .target = &o->lambda0s,
-         .argument = "LIST",
-         .help = "several lambda0, one case each (default: --lambda0)"},
-        {.name = "refresh-periods",
-         .type = VLA_OPT_RANGE,
-         .target = &o->refresh_periods,
-         .argument = "RANGE",
-         .min = 0,
-         .max = 1e12,
-         .help = "several refresh periods, 0 for none (default: --refresh-period)"},
-        {.name = "v-mean",
-         .type = VLA_OPT_REAL,
-         .target = &o->v_mean,
-         .argument = "X",
-         .min = -1e6,
-         .max = 1e6,
-         .help = "mean of synthetic values (default: 0)"},
-        {.name = "part",
-         .type = VLA_OPT_TEXT,
-         .target = &o->part,
-         .argument = "NAME",
-         .help = "only this part of the claims tried (default: all)"},
-        {.name = "want",
-         .type = VLA_OPT_TEXTS,
-         .target = &o->wants,
-         .argument = "FIELD=X",
-         .help = "exit 1 unless every summary (or verdict) has this value; replay lines use it (default: none)"},
-        {.name = NULL}};
-    vla_option_group groups[2 + VLA_COMMON_GROUPS] = {{"vla-jacobian", rows}};
-    const vla_option_group *shared = vla_common_groups(&o->common);
-    if (!shared) return *exit_code = 2, false;
-    static const char *const other[][2] = {
-        {"op", "operators: linear delta decay vla rls, or all (default: vla; --plot: all)"},
-        {"form", "the code whose derivative is compared: naive recurrent chunk scan (default: naive)"},
-        {"dtype", "its numbers: f64 f32 (default: f64)"},
-        {"backend", "cpu or auto: Jacobians are taken on the CPU (default: auto)"},
-        {"features", "elu1, silu or identity (default: the source's: gauss identity, else elu1)"},
-        {"H", "heads (default: 4)"},
-        {"T", "tokens (default: 1000, or those of --input; claims: their own)"},
-        {"d", "key and value width: sets --dk and --dv (default: 64; claims: their own)"},
-        {"chunk", "refused here: vla-run's and vla-bench's"},
-        {"segments", "refused here: vla-run's and vla-bench's"},
-        {"B", "refused here: vla-run's and vla-bench's"},
-        {"time-limit", "refused here: nothing is timed"},
-        {"min-samples", "refused here: nothing is timed"},
-        {"noise", "refused here: nothing is timed"},
-        {"fail-on", "refuted: exit 5 when a claim is (default: none)"},
-    };
-    for (size_t i = 0; i < sizeof other / sizeof *other; i++) vla_common_explain(&o->common, other[i][0], other[i][1]);
-    memcpy(groups + 1, shared, (VLA_COMMON_GROUPS + 1) * sizeof *groups);
-    const vla_cli cli = {
-        "vla-jacobian", "vla-jacobian [OPTIONS]",
-        "Jacobians, their products and the state, step by step, and the paper's propositions on trial.\n"
-        "Measured in float64, a source and an operator a case; claims have sizes of their own unless given.",
-        groups, &o->common};
-    return vla_cli_parse(&cli, argc, argv, words, stdout, stderr, exit_code);
+    session s = {.o = o, .program = program};
+    vla_error error = {0};
+    vla_interrupt_install();
+    const vla_status status = run(&s, &error);
+    return close_session(&s, status, &error);
 }
 
 int main(int argc, char **argv)
 {
-    options o = {.bound = 8, .witness = "vla-witness"};
-    vla_common_init(&o.common);
-    vla_strings words = {0};
-    vla_error error = {0};
+    jacobian_options o;
     int exit_code = 0;
     setlocale(LC_ALL, "C");
     const int blas_threads = openblas_get_num_threads();
     openblas_set_num_threads(1); /* heads and steps are shared out by the pool */
-    if (parse(&o, argc, argv, &words, &exit_code)) {
-        vla_interrupt_install();
-        session s = {.o = &o, .program = argv[0]};
-        vla_status status = VLA_OK;
-        if (words.count)
-            status =
-                vla_fail(&error, VLA_ERR_ARGUMENT, "'%s': no argument without an option is accepted", words.values[0]);
-        if (!status) status = run(&s, &error);
-        exit_code = close_session(&s, status, &error);
-    }
+    if (jacobian_parse(&o, argc, argv, &exit_code)) exit_code = start(&o, argv[0]);
     openblas_set_num_threads(blas_threads);
-    vla_strings_free(&words);
-    vla_strings *lists[] = {&o.sources, &o.goals, &o.verify, &o.wants, &o.lambda0s};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) vla_strings_free(lists[i]);
-    vla_range_free(&o.refresh_periods);
-    vla_common_free(&o.common);
+    jacobian_free(&o);
     return exit_code;
 }

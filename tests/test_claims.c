@@ -3,6 +3,7 @@
 #include "lib/analysis/drift.h"
 #include "lib/analysis/growth.h"
 #include "lib/analysis/objective.h"
+#include "lib/analysis/spread.h"
 #include "lib/report/report.h"
 
 #include <math.h>
@@ -29,6 +30,24 @@ static void medians_and_intervals(void **state)
     assert_true(isnan(in.value) && in.n == 0);
     in = vla_interval_of(NULL, 0);
     assert_true(isnan(in.value));
+}
+
+static void spreads(void **state)
+{
+    (void)state;
+    const vla_summary_field mean = VLA_SUMMARY_FIELD(sigma_mean), product = VLA_SUMMARY_DECADES(log_product);
+    vla_trace_summary s[3] = {{.sigma_mean = 2, .log_product = log(100)},
+                              {.sigma_mean = 1, .log_product = NAN},
+                              {.sigma_mean = 4, .log_product = log(1e6)}};
+    vla_error error = {0};
+    vla_spread spread;
+    assert_int_equal(vla_spread_of(&spread, s, 3, mean, &error), VLA_OK);
+    assert_true(spread.middle.value == 2 && spread.least == 1 && spread.most == 4);
+    assert_int_equal(vla_spread_of(&spread, s, 3, product, &error), VLA_OK);
+    assert_true(fabs(spread.middle.value - 4) <= 1e-12 && spread.middle.n == 2);
+    assert_true(isnan(spread.least) && isnan(spread.most)); /* one head of three is unknown: so is the worst */
+    assert_int_equal(vla_spread_of(&spread, s, 0, mean, &error), VLA_OK);
+    assert_true(isnan(spread.middle.value) && isnan(spread.least) && isnan(spread.most));
 }
 
 static void slopes(void **state)
@@ -226,6 +245,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(medians_and_intervals),
+        cmocka_unit_test(spreads),
         cmocka_unit_test(slopes),
         cmocka_unit_test(checkpoints),
         cmocka_unit_test(growth_follows_the_stepper),

@@ -1,33 +1,20 @@
 /* Figures: data and script that gnuplot plots from anywhere, whatever the names and numbers. */
 #include "lib/report/figure.h"
+#include "tests/folder.h"
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
-static char folder[64];
 static bool has_gnuplot;
 
-static int make_folder(void **state)
+static int start(void **state)
 {
-    (void)state;
-    strcpy(folder, "/tmp/vla-figure-XXXXXX");
     has_gnuplot = system("gnuplot --version >/dev/null 2>&1") == 0;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
+    return make_folder(state);
 }
 
 static const char *file_of(const char *directory, const char *name, const char *extension)
@@ -35,17 +22,6 @@ static const char *file_of(const char *directory, const char *name, const char *
     static char path[256];
     snprintf(path, sizeof path, "%s/%s.%s", directory, name, extension);
     return path;
-}
-
-static char *slurp(const char *path)
-{
-    static char text[1 << 16];
-    FILE *file = fopen(path, "rb");
-    if (!file) fail_msg("%s is not there", path);
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    text[n] = '\0';
-    fclose(file);
-    return text;
 }
 
 static void expect_pictures(const char *directory, const char *name)
@@ -266,5 +242,5 @@ int main(void)
         cmocka_unit_test(failures_are_told),
         cmocka_unit_test(gnuplots_that_fail),
     };
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return cmocka_run_group_tests(tests, start, drop_folder);
 }

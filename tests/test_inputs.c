@@ -3,31 +3,12 @@
 #include "lib/op/inputs.h"
 #include "lib/op/state.h"
 #include "lib/tensor/npy.h"
+#include "tests/folder.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/vla-inputs-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
-}
 
 /* "3,4" -> a file of 1, 2, 3, .. ; NULL removes the file. */
 static void save(const char *name, const char *shape)

@@ -1,14 +1,14 @@
 /* Records, their files in every format, and numbers as text: nothing lost, nothing broken, whatever fails. */
+#include "lib/base/file.h"
 #include "lib/base/number.h"
 #include "lib/base/random.h"
 #include "lib/cli/progress.h"
 #include "lib/report/report.h"
+#include "tests/folder.h"
 #include <jansson.h>
 #include <locale.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,41 +16,12 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/vla-record-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
-}
 
 static const char *in_folder(const char *name)
 {
     static char path[160];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     return path;
-}
-
-static char *slurp(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    if (!file) return NULL;
-    static char text[1 << 17];
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    text[n] = '\0';
-    fclose(file);
-    return text;
 }
 
 static void numbers_round_trip(void **state)
@@ -490,6 +461,49 @@ static void records_replace_in_place(void **state)
     vla_record_destroy(copy);
 }
 
+static void a_record_that_lacks_a_field_is_taken_nowhere(void **state)
+{
+    (void)state;
+    static const double samples[] = {1, 2};
+    vla_records rows = {0};
+    vla_record *r = vla_record_create("sample");
+    assert_true(vla_records_push(&rows, vla_record_copy(r)));
+    assert_false(vla_record_reals(r, "samples", samples, -1));
+    assert_null(vla_record_copy(r));
+    assert_false(vla_records_push(&rows, r));
+    assert_int_equal(rows.count, 1);
+    vla_record_destroy(r);
+    vla_records_clear(&rows);
+}
+
+static void counts_and_truths_of_any_value(void **state)
+{
+    (void)state;
+    static const double values[] = {7.9, -1, 0x1p60, 1e308};
+    vla_record *r = vla_record_create("sample");
+    assert_true(vla_record_count(r, "x", 5) == 5 && !vla_record_true(r, "x"));
+    for (int i = 0; i < 4 && vla_record_real(r, "x", values[i]); i++)
+        assert_true(vla_record_count(r, "x", 5) == (i ? 5 : 7) && !vla_record_true(r, "x"));
+    assert_true(vla_record_bool(r, "x", true) && vla_record_true(r, "x") && vla_record_count(r, "x", 5) == 5);
+    vla_record_destroy(r);
+}
+
+static void directories_are_made_with_their_parents(void **state)
+{
+    (void)state;
+    vla_error error = {0};
+    struct stat info;
+    char path[200];
+    snprintf(path, sizeof path, "%s//one/two/", folder);
+    for (int again = 0; again < 2; again++) assert_int_equal(vla_directory_make_path(path, &error), VLA_OK);
+    assert_true(stat(path, &info) == 0 && S_ISDIR(info.st_mode));
+    fclose(fopen(in_folder("file"), "w"));
+    snprintf(path, sizeof path, "%s/file/below/here", folder);
+    assert_int_equal(vla_directory_make_path(path, &error), VLA_ERR_FILE);
+    assert_non_null(strstr(error.message, "/file/below"));
+    assert_int_equal(vla_directory_make_path("", &error), VLA_ERR_FILE);
+}
+
 static void tables_read_well(void **state)
 {
     (void)state;
@@ -572,6 +586,9 @@ int main(void)
         cmocka_unit_test(a_cut_line_is_not_a_row),
         cmocka_unit_test(keys_depend_on_the_named_fields_alone),
         cmocka_unit_test(records_replace_in_place),
+        cmocka_unit_test(a_record_that_lacks_a_field_is_taken_nowhere),
+        cmocka_unit_test(counts_and_truths_of_any_value),
+        cmocka_unit_test(directories_are_made_with_their_parents),
         cmocka_unit_test(tables_read_well),
         cmocka_unit_test(numbers_do_not_follow_the_locale),
     };

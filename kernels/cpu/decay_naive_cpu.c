@@ -43,9 +43,7 @@ static void one_head(const vla_call *call, int64_t head, double *scratch)
 static vla_status run(const vla_call *call, vla_error *error)
 {
     (void)error;
-    vla_naive_heads heads = {call, one_head, 0};
-    vla_naive_each_head(&heads);
-    return VLA_OK;
+    return vla_naive_each_head(call, one_head);
 }
 
 extern const vla_variant decay_naive_cpu;

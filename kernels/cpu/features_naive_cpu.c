@@ -159,17 +159,24 @@ vla_status vla_naive_workspace(const vla_problem *p, int threads, int64_t *bytes
     return VLA_OK;
 }
 
-static void one_head(void *context, int64_t head, int worker)
+typedef struct heads {
+    const vla_call *call;
+    vla_naive_head *one;
+    int64_t scratch; /* doubles a worker */
+} heads;
+
+static void run_head(void *context, int64_t head, int worker)
 {
-    const vla_naive_heads *heads = context;
-    heads->one(heads->call, head, (double *)heads->call->work + worker * heads->doubles_per_worker);
+    const heads *h = context;
+    h->one(h->call, head, (double *)h->call->work + worker * h->scratch);
 }
 
-void vla_naive_each_head(vla_naive_heads *heads)
+vla_status vla_naive_each_head(const vla_call *call, vla_naive_head *one)
 {
-    const vla_problem *p = heads->call->problem;
-    heads->doubles_per_worker = vla_naive_scratch(p);
-    vla_pool_run(heads->call->pool, p->B * p->H, one_head, heads);
-    if (heads->call->tensors->t)
-        *heads->call->tensors->t = (heads->call->tensors->state_in ? *heads->call->tensors->t : 0) + p->T;
+    const vla_problem *p = call->problem;
+    const vla_tensors *t = call->tensors;
+    heads h = {call, one, vla_naive_scratch(p)};
+    vla_pool_run(call->pool, p->B * p->H, run_head, &h);
+    if (t->t) *t->t = (t->state_in ? *t->t : 0) + p->T;
+    return VLA_OK;
 }

@@ -16,13 +16,10 @@ double vla_naive_sigmoid(double x);
 /* num / max(den, VLA_RATIO_EPS) where a NaN denominator stays visible. */
 double vla_naive_ratio(double num, double den);
 
-/* Runs one(call, head, scratch) for every (batch, head) on the pool; scratch: doubles_per_worker values a worker. */
-typedef struct vla_naive_heads {
-    const vla_call *call;
-    void (*one)(const vla_call *call, int64_t head, double *scratch);
-    int64_t doubles_per_worker;
-} vla_naive_heads;
-void vla_naive_each_head(vla_naive_heads *heads);
+/* One (batch, head) of a call; scratch: vla_naive_scratch values of this worker's own. */
+typedef void vla_naive_head(const vla_call *call, int64_t head, double *scratch);
+/* Runs every (batch, head) on the pool and counts the steps. Never fails. */
+vla_status vla_naive_each_head(const vla_call *call, vla_naive_head *one);
 
 /* Sets the state of a head at the start of a run: given, or S = 0, A = I/lambda0, n = 0. Any pointer may be NULL. */
 void vla_naive_start(const vla_call *call, int64_t head, double *S, double *A, double *n);

@@ -91,6 +91,16 @@ __device__ __forceinline__ void fence_copies(void)
     asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
 }
+/* Loads of shared memory before this, by this thread or by those whose arrivals it has waited for, come before bulk
+ * copies into the same place that follow it. A barrier in shared memory alone does not order them: loads are of the
+ * generic proxy, bulk copies of the asynchronous one, and nothing waits for a load's registers before its warp arrives.
+ * On an H200 copies did land before loads of warps that had arrived (docs/cuda.md). */
+__device__ __forceinline__ void reads_before_copies(void)
+{
+#if VLA_HOPPER
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 __device__ __forceinline__ uint4 load_relaxed(const void *p)
 {
     uint4 x;
@@ -104,6 +114,58 @@ __device__ __forceinline__ void store_relaxed(void *p, const uint4 &x)
 {
     asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                  : "memory");
+}
+
+/* Read or written once: the cache lets go of it first. */
+__device__ __forceinline__ uint64_t streamed(void)
+{
+    uint64_t policy = 0;
+#if VLA_HOPPER
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+    return policy;
+}
+__device__ __forceinline__ uint4 load_streamed(const void *p, uint64_t policy)
+{
+    uint4 x;
+#if VLA_HOPPER
+    asm volatile("ld.global.L2::cache_hint.v4.b32 {%0,%1,%2,%3}, [%4], %5;"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p), "l"(policy)
+                 : "memory");
+#else
+    x = *(const uint4 *)p;
+#endif
+    return x;
+}
+__device__ __forceinline__ void store_streamed(void *p, const uint2 &x, uint64_t policy)
+{
+#if VLA_HOPPER
+    asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1,%2}, %3;" ::"l"(p), "r"(x.x), "r"(x.y), "l"(policy)
+                 : "memory");
+#else
+    *(uint2 *)p = x;
+#endif
+}
+__device__ __forceinline__ void copy_async_streamed(void *to, const void *from, uint64_t policy)
+{
+#if VLA_HOPPER
+    asm volatile(
+        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+        "l"(from), "l"(policy)
+        : "memory");
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+#endif
+}
+
+/* What is at these 128 bytes is not needed any more: they need not reach memory. */
+__device__ __forceinline__ void forget(const void *p)
+{
+#if VLA_HOPPER
+    asm volatile("discard.global.L2 [%0], 128;" ::"l"(p) : "memory");
+#endif
 }
 
 /* Copies to shared memory that complete on a barrier, by the first `lanes` lanes of a warp: expect(all bytes of the

@@ -49,7 +49,7 @@ struct arguments {
     bool qk_l2, ratio;
     /* workspace, a chunk (head, chunk): tiles are frags */
     frag *U, *K, *X;         /* [CT][DK/16][32] */
-    frag *maps;              /* -D as blocks of 8 x 8, [DK/8][DK/8][64 halves], then B, sixteen rows of S a tile row:
+    frag *maps;              /* -D as blocks of 8 x 8, [k][n][8 n][8 k], then B, sixteen rows of S a tile row:
                               * [walks][4][DK/16][32] */
     frag *columns;           /* of a walk apart */
     frag *states;            /* S before the chunk [dvp/16][DK/16][32], right operands */
@@ -65,6 +65,7 @@ struct arguments {
     unsigned long long *bad; /* a head: first token that is not finite */
     float diagonal;          /* of M before the first token */
     bool first, resume;      /* the first stretch; of a run that goes on from a state */
+    bool early, lone;        /* kernels let the next one in at their start; penalty's segments are lone warps' */
 };
 
 /* Exponents as float's bits have them, 127 for 1: of the power of two that is not below x, x >= 0 and finite. */

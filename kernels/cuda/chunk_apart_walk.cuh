@@ -59,6 +59,7 @@ __device__ __forceinline__ void bring_maps(walk_shared<DK, NV, WIDE> &s, const a
     for (int c = 0; c < (int)a.chunks; c++) {
         walk_stage<DK, NV, WIDE> &to = s.stage[place.stage];
         if (c >= STAGES) barrier_wait(shared_address(&s.empty[place.stage]), place.parity ^ 1);
+        reads_before_copies();
         const warp_copy copies = {shared_address(&s.full[place.stage]), lane};
         copies.expect(MAPS + STRIPS);
         copies.copy(shared_address(&to.maps), maps, MAPS);
@@ -248,6 +249,7 @@ __global__ void __launch_bounds__(walk_shape<DK, NV, WIDE>::threads, 1) walk(con
     }
     barriers_made();
     __syncthreads();
+    grid_release(a.early);
     grid_wait();
     if (warp < NV) {
         const int64_t bad = first_bad(a, head);

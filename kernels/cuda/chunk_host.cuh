@@ -9,7 +9,7 @@
 namespace chunked
 {
 constexpr int64_t BUDGET =
-    (int64_t)1 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
+    (int64_t)3 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
 
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {
@@ -53,13 +53,12 @@ static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, int warps)
 }
 
 /* Is the walk a kernel of its own? Beside the maps it waits for no launch and reads them out of cache, but it has four
- * warps for all of a head: it pays where the maps take longer than its steps and find enough places beside it. At dk =
- * 64, where it was 3 % faster from 64 chunks and 16 heads on, two runs did not always agree bit for bit (6 of 20 measured
- * from T = 16,384 on, by about a rounding; none of 40 at 128): until the cause is known it is not used there. */
+ * warps for all of a head: it pays where the maps take longer than its steps and find enough places beside it. */
 static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
 {
-    const int64_t places = (int64_t)vla_cuda_sm_count() * map_blocks<128>;
-    return dkp == 64 || chunks < 32 || 8 * heads * walks > places;
+    const int64_t places = (int64_t)vla_cuda_sm_count() * (dkp == 64 ? map_blocks<64> : map_blocks<128>);
+    const bool few = dkp == 64 ? heads < 16 || chunks < 64 : chunks < 32;
+    return few || 8 * heads * walks > places;
 }
 
 template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
@@ -136,6 +135,17 @@ static __global__ void fresh_state(float *S, float *A, float *n, int dk, int dv,
     for (int i = (int)threadIdx.x; n && i < dk; i += blockDim.x) n[head * dk + i] = 0;
 }
 
+/* Where kernels let the next one in early: shared memory that keeps a multiprocessor from taking more than its even
+ * share of a kernel's blocks, as they come while some have room for more and others for none. `fixed`: what a block has
+ * beside it. */
+static size_t evenly(const arguments &a, int64_t blocks, int64_t shared, int64_t fixed = 0)
+{
+    const int64_t each = (blocks + vla_cuda_sm_count() - 1) / vla_cuda_sm_count(),
+                  least = vla_cuda_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / (each + 1) -
+                          vla_cuda_attribute(cudaDevAttrReservedSharedMemoryPerBlock) - fixed + 16;
+    return (size_t)(a.early && shared < least ? least : shared);
+}
+
 /* map and the walks, which take an eighth of the places of the device at most: they wait for blocks that come later. */
 template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t stream, vla_error *error)
 {
@@ -149,10 +159,12 @@ template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t str
     return launch(map<OP, DK>, a.heads * (a.walks + a.chunks), THREADS, shared, stream, a, error);
 }
 
-template <int DK, int WARPS> vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
+template <int DK, int WARPS, int UNITS = 1>
+vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
 {
-    return launch(penalty<DK, WARPS>, a.heads * (a.segments + (a.A_end ? 1 : 0)), penalty_shape<DK, WARPS>::threads,
-                  sizeof(penalty_shared<DK, WARPS>), stream, a, error);
+    const int64_t units = a.heads * (a.segments + (a.A_end ? 1 : 0)), blocks = (units + UNITS - 1) / UNITS;
+    return launch(penalty<DK, WARPS, UNITS>, blocks, penalty_shape<DK, WARPS>::threads * UNITS,
+                  evenly(a, blocks, sizeof(penalty_shared<DK, WARPS>) * UNITS), stream, a, error);
 }
 
 template <vla_op OP, int DK, bool WIDE>
@@ -163,10 +175,11 @@ vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_
     vla_status status = VLA_OK;
     if constexpr (OP != VLA_DELTA) {
         status = launch(prepare<DK, WITH_U, WIDE>, a.heads * a.segments, THREADS,
-                        sizeof(prepare_shared<DK, WITH_U, WIDE>), stream, a, error);
+                        evenly(a, a.heads * a.segments, sizeof(prepare_shared<DK, WITH_U, WIDE>)), stream, a, error);
         using blocks = prefix_blocks<DK, WITH_U>;
         if (status == VLA_OK)
-            status = launch(prefix<DK, WITH_U>, a.heads * (blocks::M + blocks::n), PREFIX_THREADS, 0, stream, a, error);
+            status = launch(prefix<DK, WITH_U>, a.heads * (blocks::M + blocks::n), PREFIX_THREADS,
+                            evenly(a, a.heads * (blocks::M + blocks::n), 0, 4 * PREFIX_THREADS), stream, a, error);
     } else {
         status = launch(clear_flags, (a.heads * (a.stride + 1) + 127) / 128, 128, 0, stream, a, error);
     }
@@ -174,12 +187,16 @@ vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_
         if (status == VLA_OK) status = launch_penalty<128, 4>(a, stream, error);
     if constexpr (WITH_U && DK == 64)
         if (status == VLA_OK)
-            status = warps == 2 ? launch_penalty<64, 2>(a, stream, error) : launch_penalty<64, 1>(a, stream, error);
+            status = warps == 2 ? launch_penalty<64, 2>(a, stream, error)
+                     : a.early  ? launch_penalty<64, 1, 4>(a, stream, error)
+                                : launch_penalty<64, 1>(a, stream, error);
     if (status != VLA_OK) return status;
-    if constexpr (DK == 128 && !WIDE)
+    if constexpr (!WIDE)
         if (!apart) return launch_map<OP, DK>(a, stream, error);
-    status = launch(apart::map<OP, DK, WIDE>, a.heads * a.chunks, apart::map_shared<DK>::THREADS,
-                    apart::map_bytes<DK>(a.dvp), stream, a, error);
+    constexpr bool EARLY = OP == VLA_VLA && !WIDE;
+    status = launch(EARLY && a.early ? apart::map<OP, DK, WIDE, EARLY> : apart::map<OP, DK, WIDE, false>,
+                    a.heads * a.chunks, apart::map_shared<DK>::THREADS,
+                    evenly(a, a.heads * a.chunks, apart::map_bytes<DK>(a.dvp)), stream, a, error);
     return status == VLA_OK
                ? launch(apart::walk<DK, 2, WIDE>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2, WIDE>::threads,
                         sizeof(apart::walk_shared<DK, 2, WIDE>), stream, a, error)
@@ -246,6 +263,11 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
+    a.lone = l.warps == 1;
+    /* where all blocks of each kernel find a place at once */
+    const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>);
+    a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && l.apart &&
+              l.chunks <= l.stride && l.heads * l.chunks <= places;
     vla_status status = VLA_OK;
     if (p->T > 0)
         status = l.dkp == 64 ? run_width<OP, 64, WIDE>(a, l, call, error) : run_width<OP, 128, WIDE>(a, l, call, error);

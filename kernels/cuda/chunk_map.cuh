@@ -216,7 +216,7 @@ __device__ __forceinline__ void columns(frag (&RK)[CT], const map_shared<DK> &s,
         if (store_keys) {
             const frag D = pack_tile<W>(c[0], c[1]);
 #pragma unroll
-            for (int i = 0; i < 4; i++) maps[(i % 2 * (DK / 8) + 2 * m + i / 2) * 32] = D.x[i];
+            for (int i = 0; i < 4; i++) maps[(i % 2 * (DK / 8) + 2 * m + i / 2) * 32] = transpose8(D.x[i]);
         }
         if (has_values) {
             const frag x = pack_tile<W>(d[0], d[1]);
@@ -330,9 +330,11 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const float *x = o[m][0] + 2 * h, *y = o[m][1] + 2 * h;
-                *(uint2 *)(to + (16 * m + 8 * h) * a.dv) =
+                store_streamed(
+                    to + (16 * m + 8 * h) * a.dv,
                     bf16 ? make_uint2(pack(bf16_arithmetic{}, x[0], x[1]), pack(bf16_arithmetic{}, y[0], y[1]))
-                         : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1]));
+                         : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1])),
+                    streamed());
             }
         return;
     }
@@ -344,6 +346,18 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
             if (row < left && x < a.dv)
                 store_element(a.o, a.dtype, (row0 + row) * a.dv + x, row >= finite ? NAN : o[m][i / 4][i % 4]);
         }
+}
+
+/* The chunk's state, which nobody else reads, and the maps of the chunk before, which the walks have read by the time
+ * that this state is all there, leave the cache without being written to memory. */
+template <int DK> __device__ __forceinline__ void forget_maps(const arguments &a, int64_t at, bool before)
+{
+    constexpr int THREADS = map_shared<DK>::THREADS;
+    const int state = a.dvp / 16 * (int)sizes<DK>::strip * (int)sizeof(frag),
+              maps = (int)(sizes<DK>::square + a.walks * 4 * sizes<DK>::strip) * (int)sizeof(frag);
+    for (int i = (int)threadIdx.x * 128; i < state; i += THREADS * 128) forget((const char *)a.states + at * state + i);
+    for (int i = (int)threadIdx.x * 128; before && i < maps; i += THREADS * 128)
+        forget((const char *)a.maps + (at - 1) * maps + i);
 }
 
 /* Blocks a multiprocessor. */
@@ -382,8 +396,9 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
         grid_wait();
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
-            k[i] = a.K[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
-            x[i] = a.X[at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane];
+            const int64_t from = at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane;
+            const uint4 key = load_streamed(a.K + from, streamed()), direction = load_streamed(a.X + from, streamed());
+            k[i] = {{key.x, key.y, key.z, key.w}}, x[i] = {{direction.x, direction.y, direction.z, direction.w}};
         }
         if (a.ratio && threadIdx.x < DK) s.n[threadIdx.x] = a.n[at * DK + threadIdx.x];
         if (a.ratio && threadIdx.x < C) s.weight[threadIdx.x] = a.norm[at * C + threadIdx.x];
@@ -455,6 +470,8 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
 #pragma unroll 1
     for (slice = warp; slice < a.dvp / 16; slice += WARPS)
         outputs<DK>(s, V, a, at, row0, left, finite, factor, slice, scale, lane);
+    __syncthreads();
+    forget_maps<DK>(a, at, chunk > 0);
 }
 } /* namespace chunked */
 

@@ -25,6 +25,8 @@ template <int DK, int WARPS> struct penalty_shared {
     __half factor[2][FACTOR_TILE]; /* (L^-1)^T; in the sweep high and low parts */
     float squares[WARPS][16], top[WARPS];
     int salt;
+    small_matrix
+        mirror[WARPS == 1 ? DK / 16 * (DK / 16 - 1) / 2 : 1]; /* of a lone warp: a matrix a tile below the diagonal */
 };
 /* Tiles of M below the diagonal pass through the memory of these two first. */
 template <int DK, int WARPS>
@@ -43,13 +45,12 @@ template <int WARPS> __device__ __forceinline__ void segment_barrier()
 /* [row tile][column tile] of a warp's rows. */
 template <int DK, int WARPS> using matrix_rows = float[DK / 16 / WARPS][DK / 16][2][4];
 
+/* A lone warp leaves what is above the diagonal. */
 template <int DK, int WARPS>
 __device__ __forceinline__ void load_rows(matrix_rows<DK, WARPS> &A, const float4 *M, penalty_shared<DK, WARPS> &shared,
                                           int warp, int lane)
 {
     constexpr int KT = DK / 16, T = KT / WARPS;
-    static_assert(penalty_scratch_fits<DK, WARPS>, "M does not fit where it is turned");
-    small_matrix *scratch = (small_matrix *)&shared;
 #pragma unroll
     for (int m = 0; m < T; m++)
 #pragma unroll
@@ -61,18 +62,22 @@ __device__ __forceinline__ void load_rows(matrix_rows<DK, WARPS> &A, const float
                 c[0][0] = x.x, c[0][1] = x.y, c[0][2] = x.z, c[0][3] = x.w;
                 c[1][0] = y.x, c[1][1] = y.y, c[1][2] = y.z, c[1][3] = y.w;
             }
+    if constexpr (WARPS > 1) {
+        static_assert(penalty_scratch_fits<DK, WARPS>, "M does not fit where it is turned");
+        small_matrix *scratch = (small_matrix *)&shared;
 #pragma unroll
-    for (int m = 0; m < T; m++)
+        for (int m = 0; m < T; m++)
 #pragma unroll
-        for (int n = 0; n < KT; n++)
-            if (n < warp * T + m) small_store(scratch[tile_below(warp * T + m - 1, n)], A[m][n], lane);
-    segment_barrier<WARPS>();
+            for (int n = 0; n < KT; n++)
+                if (n < warp * T + m) small_store(scratch[tile_below(warp * T + m - 1, n)], A[m][n], lane);
+        segment_barrier<WARPS>();
 #pragma unroll
-    for (int m = 0; m < T; m++)
+        for (int m = 0; m < T; m++)
 #pragma unroll
-        for (int n = 0; n < KT; n++)
-            if (n > warp * T + m) small_load_transposed(A[m][n], scratch[tile_below(n - 1, warp * T + m)], lane);
-    segment_barrier<WARPS>();
+            for (int n = 0; n < KT; n++)
+                if (n > warp * T + m) small_load_transposed(A[m][n], scratch[tile_below(n - 1, warp * T + m)], lane);
+        segment_barrier<WARPS>();
+    }
 }
 
 template <int DK, int WARPS> __device__ __forceinline__ void scale_all(matrix_rows<DK, WARPS> &A, float by)
@@ -368,9 +373,24 @@ __device__ __forceinline__ float power_of_four(float diagonal)
     return exp2f((float)-exponent);
 }
 
+/* Tiles above the diagonal from those below. */
+template <int DK> __device__ __forceinline__ void mirror_tiles(matrix_rows<DK, 1> &A, small_matrix *scratch, int lane)
+{
+    constexpr int KT = DK / 16;
+#pragma unroll
+    for (int m = 1; m < KT; m++)
+#pragma unroll
+        for (int n = 0; n < m; n++) small_store(scratch[tile_below(m - 1, n)], A[m][n], lane);
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < KT; m++)
+#pragma unroll
+        for (int n = m + 1; n < KT; n++) small_load_transposed(A[m][n], scratch[tile_below(n - 1, m)], lane);
+}
+
 /* A lone warp's segment: sweeps of 16 pivots while step < 0, then sixteens of tokens, as in sweep and recur. Both are
  * one loop because both factor. A tile of A goes one up and one to the left in a sweep as the result of its product,
- * which costs no moves. */
+ * which costs no moves; those above the diagonal are made when all sweeps are done. */
 template <int DK>
 __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shared<DK, 1> &shared, const arguments &a,
                                              int64_t at, int steps, float root, int lane)
@@ -402,6 +422,7 @@ __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shar
                 }
                 sigma = power_of_four(warp_top(diagonal));
                 scale_all<DK, 1>(A, -sigma);
+                grid_release(a.early); /* not before: what the next kernel does first would slow the sweeps down */
             }
             copy_wait<form::stages - 2>();
             __syncwarp();
@@ -467,7 +488,7 @@ __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shar
 #pragma unroll
             for (int m = 1; m <= KT; m++) /* to a place whose own tile has been read by then */
 #pragma unroll
-                for (int n = 1; n <= KT; n++)
+                for (int n = 1; n <= m; n++)
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         const bool kept = m < KT && n < KT; /* the pivots' rows and columns start from zero */
@@ -483,6 +504,7 @@ __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shar
 #pragma unroll
                         for (int i = 0; i < 4; i++) d[i] = e[i];
                     }
+            if (step == -1) mirror_tiles<DK>(A, shared.mirror, lane);
         } else {
             factor_keep(shared.factor[0], column, lane);
             __syncwarp();
@@ -493,29 +515,36 @@ __device__ __forceinline__ void lone_segment(matrix_rows<DK, 1> &A, penalty_shar
                 mma_t<M>(w, W[m], L);
                 W[m] = pack_tile<M>(w[0], w[1]);
             }
+            const auto directions = [&]() {
+                float KW[2][4] = {}, upper = 0, lower = 0;
+                mma_t<M>(KW, KZ, L);
+                if (2 * t > g) KW[0][0] = KW[1][2] = 0; /* a later direction than the key's own token */
+                if (2 * t + 1 > g) KW[0][1] = KW[1][3] = 0;
+                KW[1][0] = KW[1][1] = 0;
+                const frag left = negate(pack_tile<M>(KW[0], KW[1]));
 #pragma unroll
-            for (int n = 0; n < KT; n++) {
-                const frag right = negate(W[n]);
+                for (int m = 0; m < KT; m++) {
+                    mma_t<M>(x[m], left, W[m]);
 #pragma unroll
-                for (int m = 0; m < KT; m++) mma_t<M>(A[m][n], W[m], right);
-            }
-            float KW[2][4] = {}, upper = 0, lower = 0;
-            mma_t<M>(KW, KZ, L);
-            if (2 * t > g) KW[0][0] = KW[1][2] = 0; /* a later direction than the key's own token */
-            if (2 * t + 1 > g) KW[0][1] = KW[1][3] = 0;
-            KW[1][0] = KW[1][1] = 0;
-            const frag left = negate(pack_tile<M>(KW[0], KW[1]));
-#pragma unroll
-            for (int m = 0; m < KT; m++) {
-                mma_t<M>(x[m], left, W[m]);
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    upper = fmaf(x[m][h][0], x[m][h][0], fmaf(x[m][h][1], x[m][h][1], upper));
-                    lower = fmaf(x[m][h][2], x[m][h][2], fmaf(x[m][h][3], x[m][h][3], lower));
+                    for (int h = 0; h < 2; h++) {
+                        upper = fmaf(x[m][h][0], x[m][h][0], fmaf(x[m][h][1], x[m][h][1], upper));
+                        lower = fmaf(x[m][h][2], x[m][h][2], fmaf(x[m][h][3], x[m][h][3], lower));
+                    }
                 }
+                upper = group_sum(upper, 4), lower = group_sum(lower, 4);
+                write_unit(x, upper, lower, out + (int64_t)step * KT * 32);
+            };
+            if (step + 1 < steps) {
+#pragma unroll
+                for (int n = 0; n < KT; n++) {
+                    const frag right = negate(W[n]);
+#pragma unroll
+                    for (int m = 0; m < KT; m++) mma_t<M>(A[m][n], W[m], right);
+                }
+                directions();
+            } else { /* no one needs A any more */
+                directions();
             }
-            upper = group_sum(upper, 4), lower = group_sum(lower, 4);
-            write_unit(x, upper, lower, out + (int64_t)step * KT * 32);
         }
     }
 }
@@ -534,17 +563,22 @@ template <int DK, int WARPS> __device__ __forceinline__ int warp_of_segment(int 
     return __shfl_sync(FULL_WARP, ((int)threadIdx.x / 32 + *salt) % WARPS, 0);
 }
 
-template <int DK, int WARPS>
-__global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads, penalty_shape<DK, WARPS>::blocks)
+/* UNITS segments a block: 1, or as many lone warps as there are schedulers. */
+template <int DK, int WARPS, int UNITS>
+__global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, penalty_shape<DK, WARPS>::blocks / UNITS)
     penalty(const __grid_constant__ arguments a)
 {
+    static_assert(UNITS == 1 || WARPS == 1, "segments of several warps meet by barriers of the block");
     using form = penalty_shape<DK, WARPS>;
     constexpr int KT = form::KT, T = form::T;
     extern __shared__ __align__(16) unsigned char raw[];
-    penalty_shared<DK, WARPS> &shared = *(penalty_shared<DK, WARPS> *)raw;
-    const int lane = (int)threadIdx.x % 32, warp = warp_of_segment<DK, WARPS>(&shared.salt);
+    const int lane = (int)threadIdx.x % 32, own = UNITS > 1 ? warp_number() : 0;
+    penalty_shared<DK, WARPS> &shared = ((penalty_shared<DK, WARPS> *)raw)[own];
+    const int warp = warp_of_segment<DK, WARPS>(&shared.salt);
     const int64_t places = a.segments + (a.A_end ? 1 : 0); /* one more, of no tokens, for the end state's A */
-    const int64_t head = blockIdx.x / places, segment = blockIdx.x % places, chunk0 = segment * a.per_segment;
+    const int64_t unit = (int64_t)blockIdx.x * UNITS + own, head = unit / places, segment = unit % places,
+                  chunk0 = segment * a.per_segment;
+    if (head >= a.heads) return;
     const int64_t left = a.chunks - chunk0, count = segment == a.segments  ? 0
                                                     : left < a.per_segment ? left
                                                                            : a.per_segment;
@@ -552,8 +586,9 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads, penalty_sha
     const int steps = (int)count * CT;
     const float4 *M =
         count > 0 ? a.M + (head * a.segments + segment) * sizes<DK>::matrix : a.M_carry + head * sizes<DK>::matrix;
-    factor_unit(shared.unit, (int)threadIdx.x, form::threads);
+    factor_unit(shared.unit, UNITS > 1 ? lane : (int)threadIdx.x, form::threads);
     grid_wait();
+    if (WARPS > 1) grid_release(a.early); /* what map asks for beside a is there */
     float top = 0;
 #pragma unroll
     for (int r = 0; r < DK; r += 32)

@@ -167,6 +167,7 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
     const int lane = (int)threadIdx.x % 32, warp = __shfl_sync(FULL_WARP, (int)threadIdx.x / 32, 0);
     __half *const U = s.rows[form::inputs - 1], *const K = s.rows[0];
     grid_wait();
+    grid_release(a.early);
     int tile_row[SLOTS], tile_column[SLOTS]; /* of M, that this warp sums */
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
@@ -318,6 +319,7 @@ __global__ void __launch_bounds__(PREFIX_THREADS) prefix(const __grid_constant__
     constexpr int M = prefix_blocks<DK, WITH_M>::M, EACH = M + prefix_blocks<DK, WITH_M>::n;
     const int64_t head = blockIdx.x / EACH;
     const int block = (int)(blockIdx.x % EACH);
+    grid_release(a.early && a.lone);
     grid_wait();
     if (block < M) {
         const int e = block * PREFIX_THREADS + (int)threadIdx.x;

@@ -118,7 +118,7 @@ __device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments
         for (int i = 0; i < R::PASSES; i++) {
             __half *place = to + i * R::AT_ONCE * map_shared<DK>::PITCH;
             if (R::row(i) < left && R::column() < a.dk)
-                copy_async(place, from + i * R::AT_ONCE * a.dk);
+                copy_async_streamed(place, from + i * R::AT_ONCE * a.dk, streamed());
             else if (R::row(i) < C)
                 *(uint4 *)place = make_uint4(0, 0, 0, 0);
         }
@@ -200,8 +200,15 @@ template <int DK, bool WIDE> struct map_values {
         const int step = (THREADS >> shift) * a.dv;
         if (a.dv % 8 == 0) {
 #pragma unroll
-            for (int i = 0; i < MOST; i++)
-                load_whole8<WIDE>(raw[i], from + i * step, used(i) && row(i) < left && column() < a.dv);
+            for (int i = 0; i < MOST; i++) {
+                const bool in = used(i) && row(i) < left && column() < a.dv;
+                if constexpr (WIDE) {
+                    load_whole8<WIDE>(raw[i], from + i * step, in);
+                } else {
+                    raw[i].half[0] = make_uint4(0, 0, 0, 0);
+                    if (in) raw[i].half[0] = load_streamed(from + i * step, streamed());
+                }
+            }
         } else {
             for (int i = 0; i < MOST; i++)
                 if (used(i)) load8(raw[i], from + i * step - column(), column(), a.dv, row(i) < left);
@@ -213,6 +220,14 @@ template <int DK, bool WIDE> struct map_values {
     }
     /* The warp's largest |v| as bits of the type; what is not finite becomes zero and its token is noted. */
     __device__ __forceinline__ uint32_t largest(const arguments &a, int64_t head, int64_t token)
+    {
+        int bad = C;
+        const uint32_t top = largest(a, bad);
+        if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
+        return top;
+    }
+    /* The same, with the first such row of this thread's in `bad`. */
+    __device__ __forceinline__ uint32_t largest(const arguments &a, int &bad)
     {
         uint32_t top = 0;
         const uint32_t limit = a.dtype == VLA_BF16 ? 0x7f807f80u : 0x7c007c00u; /* infinity */
@@ -238,7 +253,7 @@ template <int DK, bool WIDE> struct map_values {
                 if (finite) top = __vmaxu2(top, most);
             }
             if (!finite) { /* the whole eight: later rows are NaN anyway */
-                atomicMin(&a.bad[head], (unsigned long long)(token + row(i)));
+                bad = row(i) < bad ? row(i) : bad;
 #pragma unroll
                 for (int q = 0; q < stored<WIDE>::quads; q++) raw[i].half[q] = make_uint4(0, 0, 0, 0);
             }

@@ -10,7 +10,12 @@
  * block that is not done always can go on, if not all places are taken by walks: chunk_host.cuh bounds them.
  *
  * A state in memory needs no flag: its words are UNWRITTEN before (the block of the chunk before writes that, and then
- * sets ready), and no bfloat16 pair that rounding makes is. */
+ * sets ready), and no bfloat16 pair that rounding makes is. The walk has acquired that ready before it writes the
+ * state, and the asking lane's arrival at the barrier of the chunk's copies passes that on to the other warps.
+ *
+ * A place of the ring is filled again when the four warps have arrived. D's has been read by wgmma that has ended, of
+ * one proxy with the copy that comes. B's has been read by loads, which a fence of proxies keeps before that copy: at
+ * dk = 128 the readers', at 64 the asking warp's, which costs less there. */
 #ifndef VLA_CUDA_CHUNK_WALK_CUH
 #define VLA_CUDA_CHUNK_WALK_CUH
 #include "kernels/cuda/async.cuh"
@@ -47,9 +52,11 @@ template <int STAGES> struct ring_place {
     }
 };
 
-/* This warp is done with it. */
-__device__ __forceinline__ void arrive(uint32_t barrier, int lane)
+/* This warp is done with it. FENCE: what it read by loads, before copies; otherwise the one who asks for them fences.
+ */
+template <bool FENCE = false> __device__ __forceinline__ void arrive(uint32_t barrier, int lane)
 {
+    if (FENCE) reads_before_copies();
     __syncwarp();
     if (lane == 0) barrier_arrive(barrier);
 }
@@ -82,6 +89,7 @@ template <int DK> struct bringer {
             if (chunk >= known) {
                 const bool is = known + lane < chunks && load_acquire(ready + known) != 0;
                 const unsigned mask = __ballot_sync(FULL_WARP, is);
+                __syncwarp(); /* each lane's acquire before the copies of the first: a vote orders nothing */
                 known += mask == FULL_WARP ? 32 : __ffs((int)~mask) - 1;
                 if (chunk >= known) {
                     if (asked > must) return;
@@ -95,6 +103,7 @@ template <int DK> struct bringer {
             if (asked >= shared::STAGES) barrier_wait(base + shared::EMPTY + 8 * stage, place.parity ^ 1);
             if (DK == 64 && asked >= 2)
                 barrier_wait(base + shared::EMPTY + 8 * (shared::STAGES + early), asked / 2 % 2 ^ 1);
+            if (DK == 64) reads_before_copies();
             if (lane < warp_copy::lanes) {
                 const warp_copy copies = {base + shared::FULL + 8 * stage, lane};
                 if (DK == 64) {
@@ -129,7 +138,8 @@ __device__ __forceinline__ void products_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
-/* Blocks of 8 x 8 without swizzle, rows along k: neighbours along k are DK/8 blocks apart, along n one. */
+/* Blocks of 8 x 8 without swizzle, rows along n, which wgmma reads faster than rows along k: neighbours along k are DK/8
+ * blocks apart, along n one. */
 template <int DK> __device__ __forceinline__ uint64_t block_descriptor(uint32_t address)
 {
     return (uint64_t)(address >> 4 & 0x3fffu) | (uint64_t)(DK) << 16 | (uint64_t)8 << 32;
@@ -140,7 +150,7 @@ __device__ __forceinline__ void product_async(float (&S)[4][2][4], const frag &x
 {
     asm volatile("{ .reg .pred p;\nsetp.eq.b32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
                  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
-                 "%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, p, 1, 1, 1; }"
+                 "%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, p, 1, 1, 0; }"
                  : VLA_F8(0), VLA_F8(1), VLA_F8(2), VLA_F8(3)
                  : "r"(x.x[0]), "r"(x.x[1]), "r"(x.x[2]), "r"(x.x[3]), "l"(D));
 }
@@ -149,7 +159,7 @@ __device__ __forceinline__ void product_async(float (&S)[8][2][4], const frag &x
     asm volatile("{ .reg .pred p;\nsetp.eq.b32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
                  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
                  "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"
-                 "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, p, 1, 1, 1; }"
+                 "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, p, 1, 1, 0; }"
                  : VLA_F8(0), VLA_F8(1), VLA_F8(2), VLA_F8(3), VLA_F8(4), VLA_F8(5), VLA_F8(6), VLA_F8(7)
                  : "r"(x.x[0]), "r"(x.x[1]), "r"(x.x[2]), "r"(x.x[3]), "l"(D));
 }
@@ -180,7 +190,7 @@ __device__ __forceinline__ void add_product(float (&S)[DK / 16][2][4], const fra
     for (int k = 0; k < 4; k++)
 #pragma unroll
         for (int m = 0; m < DK / 16; m++)
-            mma_r<bf16_arithmetic>(S[m], X[k], load_turned(own + k * (DK * 32) + m * 256));
+            mma_r<bf16_arithmetic>(S[m], X[k], load_plain(own + k * (DK * 32) + m * 256));
 #endif
 }
 
@@ -227,7 +237,7 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
     frag X[KT], B[OWN ? 1 : KT],
         *state = a.states + (head * a.stride * (a.dvp / 16) + 4 * rows + warp) * sizes<DK>::strip + lane;
     const int64_t next = a.dvp / 16 * sizes<DK>::strip;
-    const frag unit = right_order(unit_tile<M>(lane));
+    const uint32_t unit = unit_tile<M>(lane).x[0];
 #pragma unroll
     for (int m = 0; m < KT; m++) X[m] = pack_tile<M>(S[m][0], S[m][1]);
     if (any) publish<DK>(state, X);
@@ -256,9 +266,9 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
         if (any)
 #pragma unroll
             for (int m = 0; m < KT; m++)
-                mma_r<M>(S[m], OWN ? load_frag(own + (uint32_t)place.stage * shared::BYTES + m * 512) : B[OWN ? 0 : m],
-                         unit);
-        if (OWN) arrive(base + shared::EMPTY + 8 * (uint32_t)place.stage, lane), place.advance();
+                add_tile(M{}, S[m],
+                         OWN ? load_frag(own + (uint32_t)place.stage * shared::BYTES + m * 512) : B[OWN ? 0 : m], unit);
+        if (OWN) arrive<true>(base + shared::EMPTY + 8 * (uint32_t)place.stage, lane), place.advance();
         products_begin();
 #pragma unroll
         for (int u = 0; u < DS; u++) {
@@ -277,7 +287,7 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
         }
         products_wait();
 #pragma unroll
-        for (int u = 0; u < DS; u++) arrive(done[u], lane);
+        for (int u = 0; u < DS; u++) arrive<OWN && !VLA_WGMMA>(done[u], lane);
 #pragma unroll
         for (int m = 0; m < KT; m++) X[m] = pack_tile<M>(S[m][0], S[m][1]);
     }

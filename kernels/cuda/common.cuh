@@ -197,11 +197,16 @@ template <int N> __device__ __forceinline__ void meet_later(int id)
     asm volatile("barrier.arrive %0, %1;" ::"r"(id), "n"(N) : "memory");
 }
 
+static inline int vla_cuda_attribute(cudaDeviceAttr attribute)
+{
+    int device = 0, value = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) return 0;
+    return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
+}
+
 static inline int vla_cuda_sm_count(void)
 {
-    int device = 0, count = 0;
-    if (cudaGetDevice(&device) != cudaSuccess) return 1;
-    if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
+    const int count = vla_cuda_attribute(cudaDevAttrMultiProcessorCount);
     return count > 0 ? count : 1;
 }
 

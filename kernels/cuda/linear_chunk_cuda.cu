@@ -2,6 +2,7 @@
  * which takes every shape) and by segments (linear_walk.cuh, where it takes the shape and is faster); which of them,
  * launches and limits are here. */
 #include "kernels/cuda/linear_prefix.cuh"
+#include "kernels/cuda/linear_once.cuh"
 #include "kernels/cuda/linear_walk.cuh"
 
 namespace linear_form
@@ -14,6 +15,8 @@ struct layout {
     int dk, dv;              /* widths rounded up */
     int a_step;              /* by segments: chunks of 64 tokens a step; 0: by prefixes */
     int64_t segments, steps; /* a head; a segment */
+    bool once;               /* in one launch, by linear_once.cuh */
+    int64_t marks;
 };
 
 /* Segments are for devices with wgmma, for whole rows of one width class, and not for narrow states. */
@@ -33,6 +36,15 @@ bool wants_segments(const vla_problem *p)
     const int64_t heads = p->B * p->H;
     if (p->T <= 512 || p->chunk == linear_walk::C) return true;
     return heads >= 12 || (heads >= 4 && (p->dk <= 64 || p->T > 2048));
+}
+
+/* In one launch, where a block or two a multiprocessor is all (measured; more of them are slower, and so are halves of
+ * the device). */
+bool wants_once(int64_t heads, int64_t T, int dk)
+{
+    const int64_t processors = vla_cuda_sm_count(), segments = (T + linear_walk::ONCE - 1) / linear_walk::ONCE,
+                  blocks = 2 * heads * segments;
+    return dk == 128 && T > 512 && segments <= 8 && (blocks <= processors || (heads <= 16 && blocks <= 2 * processors));
 }
 
 /* As many segments as the device takes blocks at once, but not so many that adding up what is before them is the time.
@@ -63,6 +75,14 @@ layout plan(const vla_problem *p)
         return here;
     };
     if (p->T > 0 && l.heads > 0 && takes_segments(p) && wants_segments(p)) plan_segments(l, p->T);
+    l.once = l.a_step > 0 && wants_once(l.heads, p->T, l.dk);
+    if (l.once) {
+        l.segments = (p->T + linear_walk::ONCE - 1) / linear_walk::ONCE, l.steps = 1;
+        const int64_t all = l.heads * l.segments;
+        l.S_sum = take(all * l.dk * l.dv * 4), l.n = take(all * 2 * l.dk * 4), l.marks = take(all * 2 * 4);
+        l.bytes = at;
+        return l;
+    }
     if (l.a_step > 0) {
         const int64_t all = l.heads * l.segments;
         l.S_sum = take(all * l.dk * l.dv * 4), l.n = take(all * l.dk * 4), l.bad = take(all * 8);
@@ -142,6 +162,14 @@ template <int D, int CH> vla_status launch_walk(linear_walk::arguments a, cudaSt
                   stream, a, error);
 }
 
+vla_status launch_once(const linear_walk::arguments &a, cudaStream_t stream, vla_error *error)
+{
+    const int64_t marks = 2 * a.heads * a.segments;
+    const vla_status status = launch(linear_walk::clear_marks, (marks + 255) / 256, 256, 0, stream, a, error);
+    return status != VLA_OK ? status
+                            : launch(linear_walk::once, marks, 512, sizeof(linear_walk::once_shared), stream, a, error);
+}
+
 vla_status run(const vla_call *call, vla_dtype dtype, vla_error *error)
 {
     const vla_problem *p = call->problem;
@@ -171,8 +199,9 @@ vla_status run(const vla_call *call, vla_dtype dtype, vla_error *error)
     if (l.a_step > 0) {
         linear_walk::arguments w = {};
         (arguments &)w = a;
-        w.segments = l.segments, w.steps = l.steps;
-        status = l.dk == 128     ? launch_walk<128, 2>(w, stream, error)
+        w.segments = l.segments, w.steps = l.steps, w.marks = (int *)(work + l.marks);
+        status = l.once          ? launch_once(w, stream, error)
+                 : l.dk == 128   ? launch_walk<128, 2>(w, stream, error)
                  : l.a_step == 4 ? launch_walk<64, 4>(w, stream, error)
                                  : launch_walk<64, 2>(w, stream, error);
     } else if (p->T > 0) {

@@ -13,6 +13,7 @@ struct arguments : linear_form::arguments {
     /* A segment (head, segment): S_sum as results of products, n and bad as there; the last of a head has no sums, and
      * its place takes the state that the run goes on from, which the end state may overwrite while segments begin. */
     int64_t segments, steps; /* a head; a segment */
+    int *marks;              /* of linear_once.cuh */
 };
 
 template <int D, int CH> struct shape {
@@ -20,10 +21,9 @@ template <int D, int CH> struct shape {
     static constexpr int GROUPS = CH * PANELS, NT = 128 * GROUPS, NW = 4 * GROUPS;
     static constexpr int NJ = D == 64 ? 8 / GROUPS : 8; /* groups of eight columns of a warpgroup's 64 rows of sums */
     static constexpr int AT_ONCE = D == 64 ? CH : 1;    /* chunks whose sums are in registers */
-    static constexpr int LANES = D / 8, ROWS = 32 / LANES, PASSES = TOK / NW / ROWS; /* of a row; a pass; a step */
-    static constexpr int BLOCKS = D == 64 && CH == 2 ? 2 : 1;                        /* a multiprocessor */
-    static constexpr int KEYS = D == 64 ? 2 : 1; /* stages of keys in walk; all else is there twice */
-    static constexpr int64_t matrix = NJ * NT;   /* float4 of sums */
+    static constexpr int BLOCKS = D == 64 && CH == 2 ? 2 : 1; /* a multiprocessor */
+    static constexpr int KEYS = D == 64 ? 2 : 1;              /* stages of keys in walk; all else is there twice */
+    static constexpr int64_t matrix = NJ * NT;                /* float4 of sums */
     static_assert(D == 64 || GROUPS == 4, "the parts of S are quarters");
 };
 
@@ -59,8 +59,11 @@ template <int LEFT> __device__ __forceinline__ void copies_wait()
 }
 
 /* The pieces of 16 bytes a thread brings to shared memory and makes operands of, in place. */
-template <int D, int CH> struct pieces {
-    using F = shape<D, CH>;
+template <int D, int CH, int WARPS = shape<D, CH>::NW> struct pieces {
+    struct F {
+        static constexpr int TOK = C * CH, PANELS = D / 64, LANES = D / 8, ROWS = 32 / LANES,
+                             PASSES = TOK / WARPS / ROWS; /* of a row; a pass; a step */
+    };
     const arguments &a;
     int lane, warp;
 
@@ -76,8 +79,14 @@ template <int D, int CH> struct pieces {
     }
     __device__ __forceinline__ void load(void *to, const void *data, int64_t row0, int left, int width) const
     {
+        load(to, data, row0, left, width, width);
+    }
+    /* The first `columns` of rows `width` apart. */
+    __device__ __forceinline__ void load(void *to, const void *data, int64_t row0, int left, int width,
+                                         int columns) const
+    {
         const uint16_t *from = (const uint16_t *)data + (row0 + row(0)) * width + column();
-        const int rows = column() < width ? left : 0;
+        const int rows = column() < columns ? left : 0;
 #pragma unroll
         for (int p = 0; p < F::PASSES; p++) {
             const bool there = row(p) < rows;

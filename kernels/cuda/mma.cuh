@@ -56,6 +56,16 @@ __device__ __forceinline__ void mma(bf16_arithmetic, float (&c)[4], const uint32
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* c += a for a 16 x 16 tile, by products of half the depth with the unit matrix (the first word of unit_tile). */
+__device__ __forceinline__ void add_tile(bf16_arithmetic, float (&c)[2][4], const frag &a, uint32_t unit)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+            : "+f"(c[h][0]), "+f"(c[h][1]), "+f"(c[h][2]), "+f"(c[h][3])
+            : "r"(a.x[2 * h]), "r"(a.x[2 * h + 1]), "r"(unit));
+}
+
 /* d = c + a b: the result elsewhere than the accumulator. */
 __device__ __forceinline__ void mma_to(bf16_arithmetic, float (&d)[4], const float (&c)[4], const uint32_t (&a)[4],
                                        uint32_t b0, uint32_t b1)

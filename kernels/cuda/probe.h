@@ -26,7 +26,7 @@ vla_status vla_cublas_rate(vla_cublas *cublas, vla_arith arith, double seconds, 
 /* Best rate of copying within the device, bytes read plus bytes written a second, over arrays far beyond the L2 cache.
  */
 vla_status vla_device_copy_rate(double seconds, double *bytes_per_s, vla_error *error);
-/* "9.14.0", or "" where cuDNN is not installed. */
-const char *vla_cudnn_installed(char *buffer, size_t size);
+/* What softmax would take: version "9.14.0" and the file it is loaded from, or "" where cuDNN is not installed. */
+void vla_cudnn_installed(char *version, size_t version_size, char *path, size_t path_size);
 
 #endif

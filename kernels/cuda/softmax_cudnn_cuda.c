@@ -260,15 +260,17 @@ static vla_status fail(vla_cudnn *c, vla_error *error)
     return vla_fail(error, VLA_ERR_UNSUPPORTED, "%s: %s (%.180s)", c->label, c->failed, detail);
 }
 
-const char *vla_cudnn_installed(char *buffer, size_t size)
+void vla_cudnn_installed(char *version, size_t version_size, char *path, size_t path_size)
 {
     cudnn_library lib = {0};
-    if (size) *buffer = 0;
-    if (!open_library(&lib)) return buffer;
-    const size_t version = lib.version();
-    snprintf(buffer, size, "%zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
+    Dl_info where;
+    if (version_size) *version = 0;
+    if (path_size) *path = 0;
+    if (!open_library(&lib)) return;
+    const size_t number = lib.version();
+    snprintf(version, version_size, "%zu.%zu.%zu", number / 10000, number / 100 % 100, number % 100);
+    if (dladdr(*(void **)&lib.version, &where) && where.dli_fname) snprintf(path, path_size, "%s", where.dli_fname);
     dlclose(lib.library);
-    return buffer;
 }
 
 vla_status vla_cudnn_create(vla_cudnn **result, const vla_problem *problem, vla_dtype dtype, vla_error *error)

@@ -32,6 +32,16 @@ double vla_goal_value(vla_goal goal, const vla_trace_summary *summary)
                                       : summary->state_norm;
 }
 
+const char *vla_goal_field(vla_goal goal)
+{
+    return goal == VLA_GOAL_JACOBIAN ? "sigma_max" : goal == VLA_GOAL_PRODUCT ? "log10_product" : "state_norm";
+}
+
+double vla_goal_unit(vla_goal goal)
+{
+    return goal == VLA_GOAL_PRODUCT ? log(10) : 1;
+}
+
 /* x with x sigmoid(x) = y >= 0, by Newton from above (the map is convex and increasing there). */
 static double silu_inverse(double y)
 {

@@ -1,9 +1,9 @@
 /* The worst input of bounded size for one head of vla.
  *
- *   jacobian   |J_T|_2: penalties on one axis, then the key that A turns furthest (its antieigenvector): attains the
- * bound product    |J_T .. J_1|_2: one amplifying turn after the other, from axis i to axis i + 1 (turn.h) state
- * |S_T|_F with |v_t| <= 1: a write on axis 1, the same turns, and values whose sign adds to the result isotropic
- * |S_T|_F with u = 0 (A = I/lambda0) and |v_t| <= 1: keys at right angles to what is stored: sqrt(T)
+ *   jacobian   |J_T|_2: penalties on one axis, then the key that A turns furthest (its antieigenvector); attained
+ *   product    |J_T .. J_1|_2: one amplifying turn after the other, from axis i to axis i + 1 (turn.h)
+ *   state      |S_T|_F with |v_t| <= 1: a write on axis 1, the same turns, and values whose sign adds to the result
+ *   isotropic  |S_T|_F with u = 0 (A = I/lambda0) and |v_t| <= 1: keys at right angles to what is stored: sqrt(T)
  *
  * All keys wanted are non-negative, so that positive features reach them; raw inputs are found by inverting the feature
  * map within |raw| <= bound, and every value reported is measured on those raw inputs through the operator itself. */
@@ -41,6 +41,9 @@ vla_source vla_witness_source(const vla_witness *witness);
 vla_status vla_witness_write(const vla_witness *witness, const char *directory, vla_error *error);
 /* The summary's number a goal is about. */
 double vla_goal_value(vla_goal goal, const vla_trace_summary *summary);
+/* The field of a summary record that tells it, and what such a value is divided by there (log 10: in decades). */
+const char *vla_goal_field(vla_goal goal);
+double vla_goal_unit(vla_goal goal);
 
 /* A raw row whose feature map is proportional to the non-negative row `wanted` [n], within |raw| <= bound; elements
  * too small for the bound become the least the map reaches. */

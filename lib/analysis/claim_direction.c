@@ -386,6 +386,7 @@ static vla_status delta_growth(const vla_trial *trial, int64_t d, vla_error *err
     double at[3], norm[3];
     for (int i = 0; i < 3; i++) {
         vla_witness w;
+        if (!vla_trial_go_on(trial, i, 3)) return VLA_OK;
         at[i] = 500 << (2 * i);
         const vla_status status = vla_trial_witness(trial, VLA_GOAL_ISOTROPIC, VLA_DELTA, 500 << (2 * i), d, &w,
                                                     v.replay, sizeof v.replay, error);

@@ -1,87 +1,41 @@
 /* C8 (Proposition 2) and C9: the norm of one Jacobian, and of products of them. */
 #include "lib/analysis/claims.h"
-#include "lib/base/status.h"
 #include "lib/analysis/jacobian.h"
+#include "lib/analysis/spread.h"
+#include "lib/base/status.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A claim "exactly x" is given the rounding of an SVD of this size; a product is called kept within a factor of 10. */
 static const double exact = 1e-9, decade = 1;
 
-typedef double (*field_of)(const vla_trace_summary *summary);
-
-static double sigma_off(const vla_trace_summary *s)
-{
-    return fmax(s->sigma_max - 1, 1 - s->sigma_min_norm);
-}
-static double sigma_max(const vla_trace_summary *s)
-{
-    return s->sigma_max;
-}
-static double sigma_mean(const vla_trace_summary *s)
-{
-    return s->sigma_mean;
-}
-static double radius_max(const vla_trace_summary *s)
-{
-    return s->radius_max;
-}
-static double metric_max(const vla_trace_summary *s)
-{
-    return s->metric_max;
-}
-static double closed_gap(const vla_trace_summary *s)
-{
-    return s->closed_gap;
-}
-static double margin(const vla_trace_summary *s)
-{
-    return s->bound_margin / log(10);
-}
-static double log10_product(const vla_trace_summary *s)
-{
-    return s->log_product / log(10);
-}
-static double log10_largest(const vla_trace_summary *s)
-{
-    return s->log_product_max / log(10);
-}
-static double rate(const vla_trace_summary *s)
-{
-    return s->growth_rate;
-}
-
-/* Median with its interval, and the largest (sign > 0) or smallest (sign < 0) over heads and seeds. */
-static void reduce(vla_verdict *v, const vla_trace_summary *summaries, int64_t count, field_of field, int sign)
-{
-    double *values = malloc((size_t)(count > 0 ? count : 1) * sizeof *values);
-    if (!values) return;
-    for (int64_t i = 0; i < count; i++) {
-        values[i] = field(&summaries[i]);
-        if (i == 0 || (sign > 0 ? values[i] > v->worst : values[i] < v->worst)) v->worst = values[i];
-    }
-    v->value = vla_interval_of(values, count);
-    free(values);
-}
+static const vla_summary_field mean_norm = VLA_SUMMARY_FIELD(sigma_mean),
+                               least_norm = VLA_SUMMARY_FIELD(sigma_min_norm), rate = VLA_SUMMARY_FIELD(growth_rate),
+                               norms_decades = VLA_SUMMARY_DECADES(log_norms),
+                               product_decades = VLA_SUMMARY_DECADES(log_product);
 
 typedef struct part {
     const char *name, *stated;
     bool corrected;
-    field_of field;
+    vla_summary_field field;
     int sign; /* which side speaks against it */
     double expected, tolerance;
 } part;
 
 static const part parts[] = {
-    {"norm", "|J_t|_2 = 1 at every step", false, sigma_max, 1, 1, exact},
-    {"closed-form", "|J_t|_2 = (1 + sqrt(5 - 4 alpha.k))/2 (SVD against closed form)", true, closed_gap, 1, 0, 1e-12},
-    {"radius", "the spectral radius of J_t is 1", true, radius_max, 1, 1, exact},
-    {"metric-norm", "|J_t| in the norm of M_t is 1", true, metric_max, 1, 1, exact},
+    {"norm", "|J_t|_2 = 1 at every step", false, VLA_SUMMARY_FIELD(sigma_max), 1, 1, exact},
+    {"closed-form", "|J_t|_2 = (1 + sqrt(5 - 4 alpha.k))/2 (SVD against closed form)", true,
+     VLA_SUMMARY_FIELD(closed_gap), 1, 0, 1e-12},
+    {"radius", "the spectral radius of J_t is 1", true, VLA_SUMMARY_FIELD(radius_max), 1, 1, exact},
+    {"metric-norm", "|J_t| in the norm of M_t is 1", true, VLA_SUMMARY_FIELD(metric_max), 1, 1, exact},
     {"product-bound", "|J_T .. J_1| <= sqrt(det M_T/(lambda0^(d-1) least eigenvalue of M_T)) (margin, decades)", true,
-     margin, -1, 0, 1e-9},
-    {"explode", "gradients do not explode: largest |J_t .. J_1|, decades", false, log10_largest, 1, 0, decade},
-    {"vanish", "gradients do not vanish: |J_T .. J_1|, decades", false, log10_product, -1, 0, decade},
+     VLA_SUMMARY_DECADES(bound_margin), -1, 0, 1e-9},
+    {"explode", "gradients do not explode: largest |J_t .. J_1|, decades", false, VLA_SUMMARY_DECADES(log_product_max),
+     1, 0, decade},
+    {"vanish", "gradients do not vanish: |J_T .. J_1|, decades", false, VLA_SUMMARY_DECADES(log_product), -1, 0,
+     decade},
 };
 
 static bool within(const part *p, const vla_verdict *v)
@@ -89,31 +43,36 @@ static bool within(const part *p, const vla_verdict *v)
     return p->sign > 0 ? v->worst <= p->expected + p->tolerance : v->worst >= p->expected - p->tolerance;
 }
 
+static vla_status rule_part(const vla_trial *trial, const part *p, const char *source, const vla_trace_summary *s,
+                            int64_t count, int64_t T, vla_error *error)
+{
+    vla_verdict v = vla_verdict_of("C8", p->name, source, p->stated);
+    vla_spread spread, more;
+    vla_status status = vla_spread_of(&spread, s, count, p->field, error);
+    v.value = spread.middle;
+    v.worst = p->sign > 0 ? spread.most : spread.least;
+    v.corrected = p->corrected;
+    v.expected = p->expected;
+    v.tolerance = p->tolerance;
+    v.ruling = within(p, &v) ? VLA_HOLDS : VLA_REFUTED;
+    if (!status && !strcmp(p->name, "norm")) { /* exactly 1 also from below */
+        status = vla_spread_of(&more, s, count, least_norm, error);
+        if (!(more.least >= p->expected - p->tolerance)) v.ruling = VLA_REFUTED;
+    }
+    if (!status && !strcmp(p->name, "vanish")) {
+        status = vla_spread_of(&more, s, count, rate, error);
+        snprintf(v.condition, sizeof v.condition, "%.4g a token over T = %lld", more.middle.value, (long long)T);
+    }
+    return status ? status : vla_verdict_emit(trial, &v, error);
+}
+
 static vla_status rule_parts(const vla_trial *trial, const char *source, const vla_trace_summary *s, int64_t count,
                              int64_t T, vla_error *error)
 {
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        const part *p = &parts[i];
-        vla_verdict v = vla_verdict_of("C8", p->name, source, p->stated);
-        reduce(&v, s, count, p->field, p->sign);
-        v.corrected = p->corrected;
-        v.expected = p->expected;
-        v.tolerance = p->tolerance;
-        v.ruling = within(p, &v) ? VLA_HOLDS : VLA_REFUTED;
-        if (i == 0 && v.ruling == VLA_HOLDS) { /* exactly 1 also from below */
-            vla_verdict off = v;
-            reduce(&off, s, count, sigma_off, 1);
-            if (!(off.worst <= exact)) v.ruling = VLA_REFUTED;
-        }
-        if (p->field == log10_product) {
-            vla_verdict per = v;
-            reduce(&per, s, count, rate, -1);
-            snprintf(v.condition, sizeof v.condition, "%.4g a token over T = %lld", per.value.value, (long long)T);
-        }
-        const vla_status status = vla_verdict_emit(trial, &v, error);
-        if (status) return status;
-    }
-    return VLA_OK;
+    vla_status status = VLA_OK;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts && !status; i++)
+        status = rule_part(trial, &parts[i], source, s, count, T, error);
+    return status;
 }
 
 /* Keys uniform on the sphere and A proportional to I: the product contracts at a rate that is known. The slope between
@@ -155,6 +114,7 @@ static vla_status adversary_verdict(const vla_trial *trial, vla_goal goal, int64
 {
     vla_witness w;
     const bool single = goal == VLA_GOAL_JACOBIAN;
+    const double unit = vla_goal_unit(goal);
     vla_verdict v = vla_verdict_of("C8", single ? "norm" : "explode", "adversary",
                                    single ? "|J_t|_2 = 1 at every step"
                                           : "gradients do not explode: largest |J_t .. J_1|, decades");
@@ -162,10 +122,9 @@ static vla_status adversary_verdict(const vla_trial *trial, vla_goal goal, int64
     if (status) return status;
     v.expected = single ? 1 : 0;
     v.tolerance = single ? exact : decade;
-    v.worst = single ? w.value : w.value / log(10);
+    v.worst = w.value / unit;
     v.value = (vla_interval){v.worst, NAN, NAN, 1};
     v.ruling = v.worst <= v.expected + v.tolerance ? VLA_HOLDS : VLA_REFUTED;
-    const double unit = single ? 1 : log(10);
     snprintf(v.condition, sizeof v.condition, "d = %lld, T = %lld; best of random inputs %.4g, no input exceeds %.6g",
              (long long)d, (long long)T, w.random_value / unit, w.bound_value / unit);
     status = vla_verdict_emit(trial, &v, error);
@@ -218,11 +177,6 @@ vla_status vla_claim_unit_norm(const vla_trial *trial, vla_error *error)
 
 enum { UNNORMALISED_WIDTHS = 4 };
 static const int64_t widths[UNNORMALISED_WIDTHS] = {32, 64, 96, 128};
-
-static double norms_product(const vla_trace_summary *s)
-{
-    return s->log_norms / log(10);
-}
 
 static vla_status unnormalised_row(const vla_trial *trial, int64_t d, double lambda0, int64_t T, const char *source,
                                    const vla_interval *norm, const vla_interval *norms, const vla_interval *product,
@@ -286,25 +240,26 @@ vla_status vla_claim_unnormalised(const vla_trial *trial, vla_error *error)
         double step[UNNORMALISED_WIDTHS];
         vla_interval norms[UNNORMALISED_WIDTHS], product[UNNORMALISED_WIDTHS];
         for (int w = 0; !status && w < UNNORMALISED_WIDTHS; w++) {
-            vla_trial_source(trial, i, heads, widths[w], VLA_VLA, T, &source, &problem);
+            if (!vla_trial_source(trial, i, heads, widths[w], VLA_VLA, T, &source, &problem)) goto out;
             problem.no_normalise = true;
             problem.lambda0 = trial->lambda0_given ? trial->base->lambda0 : 10;
             status = vla_trial_trace(trial, &source, &problem, true, s, error);
             if (status) break;
-            vla_verdict v = {0};
-            reduce(&v, s, count, sigma_mean, 1);
-            const vla_interval norm = v.value;
-            reduce(&v, s, count, norms_product, 1);
-            norms[w] = v.value;
-            reduce(&v, s, count, log10_product, 1);
-            product[w] = v.value;
-            step[w] = norm.value + 1; /* |kf|^2/lambda0 - 1, plus 1 */
-            status = unnormalised_row(trial, widths[w], problem.lambda0, T, vla_source_name(source.kind), &norm,
+            vla_spread norm, of_norms, of_product;
+            status = vla_spread_of(&norm, s, count, mean_norm, error);
+            if (!status) status = vla_spread_of(&of_norms, s, count, norms_decades, error);
+            if (!status) status = vla_spread_of(&of_product, s, count, product_decades, error);
+            if (status) break;
+            norms[w] = of_norms.middle;
+            product[w] = of_product.middle;
+            step[w] = norm.middle.value + 1; /* |kf|^2/lambda0 - 1, plus 1 */
+            status = unnormalised_row(trial, widths[w], problem.lambda0, T, vla_source_name(source.kind), &norm.middle,
                                       &norms[w], &product[w], error);
         }
         if (!status)
             status = unnormalised_verdicts(trial, vla_source_name(trial->kinds[i]), step, norms, product, error);
     }
+out: /* all tried, or interrupted */
     free(s);
     return status;
 }

@@ -30,10 +30,10 @@ static bool advance(void *context, int64_t done, int64_t total)
     return vla_trial_go_on(context, (double)done, (double)total);
 }
 
-static void summarise(curve *c)
+static vla_status summarise(curve *c, vla_error *error)
 {
     double *x = malloc((size_t)c->heads * sizeof *x);
-    if (!x) return;
+    if (!x) return vla_fail(error, VLA_ERR_MEMORY, "state growth: out of memory");
     for (int64_t h = 0; h < c->heads; h++)
         x[h] = vla_log_slope(c->at, c->norm + h * c->checkpoints, c->checkpoints, (double)c->T / 100);
     c->exponent = vla_interval_of(x, c->heads);
@@ -42,6 +42,7 @@ static void summarise(curve *c)
     for (int64_t h = 0; h < c->heads; h++) x[h] = c->residual[(h + 1) * c->checkpoints - 1];
     c->final_residual = vla_interval_of(x, c->heads);
     free(x);
+    return VLA_OK;
 }
 
 static vla_status state_rows(const vla_trial *trial, const char *source, vla_op op, values v, const curve *c,
@@ -57,7 +58,10 @@ static vla_status state_rows(const vla_trial *trial, const char *source, vla_op 
         }
         const vla_interval norm = vla_interval_of(x, c->heads), residual = vla_interval_of(x + c->heads, c->heads);
         vla_record *r = vla_record_create("state");
-        if (!r) break;
+        if (!r) {
+            status = vla_fail(error, VLA_ERR_MEMORY, "state rows: out of memory");
+            break;
+        }
         vla_record_string(r, "op", vla_op_name(op));
         vla_record_string(r, "source", source);
         vla_record_string(r, "values", values_name[v]);
@@ -117,7 +121,7 @@ static vla_status run_curves(const vla_trial *trial, const vla_source *source, c
             memcpy(curves[op].residual + s * block, buffer + (op_count + op) * block, (size_t)block * sizeof *buffer);
         }
     }
-    for (int op = 0; op < op_count && !status; op++) summarise(&curves[op]);
+    for (int op = 0; op < op_count && !status; op++) status = summarise(&curves[op], error);
     free(buffer);
     return status;
 }
@@ -303,6 +307,7 @@ static vla_status adversary_growth(const vla_trial *trial, vla_goal goal, int64_
     for (int i = 0; i < 3; i++) {
         vla_witness w;
         const int64_t len = T >> (2 - i);
+        if (!vla_trial_go_on(trial, i, 3)) return VLA_OK;
         const vla_status status = vla_trial_witness(trial, goal, VLA_VLA, len, d, &w, v.replay, sizeof v.replay, error);
         if (status) return status;
         at[i] = (double)len;

@@ -81,8 +81,9 @@ vla_status vla_claims_run(const vla_trial *trial, const char *const *names, int6
         if (!is_wanted(c, names, count)) continue;
         vla_trial labelled = *trial;
         labelled.label = c->id;
-        const vla_status status = c->run(&labelled, error);
-        if (status) return status;
+        vla_error inner = {VLA_OK, ""};
+        const vla_status status = c->run(&labelled, &inner);
+        if (status) return vla_fail(error, status, "%s: %s", c->id, inner.message);
         if (!vla_trial_go_on(&labelled, 1, 1)) break;
     }
     return VLA_OK;
@@ -154,7 +155,13 @@ vla_status vla_claims_want(const vla_records *rows, const char *kind, const char
         if (strcmp(vla_record_text(r, "kind", ""), kind)) continue;
         found++;
         if (has_value(r, field, equals + 1)) continue;
-        snprintf(line, sizeof line, "wanted %.200s, measured %.17g", want, vla_record_number(r, field, NAN));
+        char number[40];
+        snprintf(number, sizeof number, "%.17g", vla_record_number(r, field, NAN));
+        const char *text = vla_record_text(r, field, NULL);
+        snprintf(line, sizeof line, "wanted %.160s, measured %.80s", want,
+                 text                                      ? text
+                 : isnan(vla_record_number(r, field, NAN)) ? "nothing of that name"
+                                                           : number);
         note(context, line);
         ++*differences;
     }

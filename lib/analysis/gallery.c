@@ -1,5 +1,6 @@
 /* The figures of the stability analysis, drawn from records alone: the same from a run and from a file. */
 #include "lib/analysis/jacobian.h"
+#include "lib/analysis/spread.h"
 #include "lib/analysis/survey.h"
 #include "lib/base/status.h"
 #include "lib/report/figure.h"
@@ -117,12 +118,14 @@ static points reach_of(const gallery *g, const points *like, const match *m, int
     for (int64_t i = 0; i < g->rows->count && !r; i++)
         if (fits(g->rows->rows[i], "jacobian", m, count)) r = g->rows->rows[i];
     if (!r || vla_record_number(r, "refresh_period", 0) > 0) return p;
-    const int64_t d = (int64_t)vla_record_number(r, "dk", 1);
+    const int64_t d = vla_record_count(r, "dk", 1);
     const double lambda0 = vla_record_number(r, "lambda0", 0.1);
     for (; p.count < like->count; p.count++) {
-        const int64_t t = (int64_t)like->x[p.count];
-        p.x[p.count] = like->x[p.count];
-        p.y[p.count] = single ? vla_jacobian_norm_bound(d, lambda0, t) : vla_product_log_bound(d, lambda0, t) / log(10);
+        const double x = like->x[p.count];
+        const int64_t t = x >= 0 && x <= 0x1p53 ? (int64_t)x : 0; /* of a file: it may be anything */
+        p.x[p.count] = x;
+        p.y[p.count] =
+            single ? vla_jacobian_norm_bound(d, lambda0, t) : vla_decades(vla_product_log_bound(d, lambda0, t));
     }
     return p;
 }

@@ -1,13 +1,13 @@
 #include "lib/analysis/survey.h"
 #include "lib/analysis/derivative.h"
+#include "lib/analysis/spread.h"
+#include "lib/base/names.h"
 #include "lib/base/status.h"
 #include "lib/op/registry.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char *const features_name[] = {"elu1", "silu", "identity"};
 
 /* One case: an operator on a source at one shape and set of parameters. */
 typedef struct job {
@@ -21,12 +21,12 @@ typedef struct job {
     vla_error *error;
 } job;
 
-static void name_job(job *j)
+static vla_status name_job(job *j, vla_error *error)
 {
     const vla_problem *p = &j->problem;
     int at = snprintf(j->label, sizeof j->label, "%s/jacobian/%s/B1_H%lld_T%lld_K%lld_V%lld_%s_l%g", vla_op_name(p->op),
                       j->source_name, (long long)j->source.heads, (long long)p->T, (long long)p->dk, (long long)p->dv,
-                      features_name[p->features], p->lambda0);
+                      vla_features_name(p->features), p->lambda0);
     if (p->refresh_period > 0 && at < (int)sizeof j->label)
         at += snprintf(j->label + at, sizeof j->label - (size_t)at, "_r%lld", (long long)p->refresh_period);
     if (p->no_normalise && at < (int)sizeof j->label)
@@ -36,7 +36,8 @@ static void name_job(job *j)
     vla_record *r = vla_record_create("key");
     double *seeds = malloc((size_t)t->seed_count * sizeof *seeds);
     for (int64_t i = 0; seeds && i < t->seed_count; i++) seeds[i] = (double)t->seeds[i];
-    if (r && seeds) {
+    const bool made = r && seeds;
+    if (made) {
         vla_record_string(r, "case", j->label);
         vla_record_string(r, "input", t->input);
         vla_record_real(r, "refresh_eps", p->refresh_eps);
@@ -48,6 +49,7 @@ static void name_job(job *j)
     }
     free(seeds);
     vla_record_destroy(r);
+    return made ? VLA_OK : vla_fail(error, VLA_ERR_MEMORY, "%s: out of memory", j->label);
 }
 
 static vla_record *start_record(const job *j, const char *kind)
@@ -62,7 +64,7 @@ static vla_record *start_record(const job *j, const char *kind)
     vla_record_int(r, "T", p->T);
     vla_record_int(r, "dk", p->dk);
     vla_record_int(r, "dv", p->dv);
-    vla_record_string(r, "features", features_name[p->features]);
+    vla_record_string(r, "features", vla_features_name(p->features));
     vla_record_real(r, "lambda0", p->lambda0);
     vla_record_int(r, "refresh_period", p->refresh_period);
     vla_record_real(r, "refresh_eps", p->refresh_eps);
@@ -70,17 +72,15 @@ static vla_record *start_record(const job *j, const char *kind)
     return r;
 }
 
-static double decades(double log_value)
-{
-    return log_value / log(10);
-}
-
 static void emit_row(void *context, const vla_trace_row *row)
 {
     job *j = context;
     if (j->status || !j->survey->rows) return;
     vla_record *r = start_record(j, "jacobian");
-    if (!r) return;
+    if (!r) {
+        j->status = vla_fail(j->error, VLA_ERR_MEMORY, "%s: out of memory", j->label);
+        return;
+    }
     vla_record_int(r, "seed", j->seed);
     vla_record_int(r, "head", row->head);
     vla_record_int(r, "t", row->t);
@@ -93,11 +93,11 @@ static void emit_row(void *context, const vla_trace_row *row)
     vla_record_real(r, "state_norm", row->state_norm);
     vla_record_real(r, "A_norm", row->A_norm);
     vla_record_real(r, "residual", row->residual);
-    vla_record_real(r, "log10_product", decades(row->log_product));
+    vla_record_real(r, "log10_product", vla_decades(row->log_product));
     vla_record_real(r, "growth_rate", row->growth_rate);
-    vla_record_real(r, "log10_bound", decades(row->log_bound));
-    vla_record_real(r, "log10_bound_sharp", decades(row->log_bound_sharp));
-    vla_record_real(r, "log10_sigma_min", decades(row->log_sigma_min));
+    vla_record_real(r, "log10_bound", vla_decades(row->log_bound));
+    vla_record_real(r, "log10_bound_sharp", vla_decades(row->log_bound_sharp));
+    vla_record_real(r, "log10_sigma_min", vla_decades(row->log_sigma_min));
     vla_record_string(r, "status", row->singular_at ? "singular" : "ok");
     j->status = j->survey->trial->emit(j->survey->trial->context, r, j->error);
 }
@@ -109,126 +109,81 @@ static bool advance(void *context, int64_t done, int64_t total)
     return !t->progress || t->progress(t->context, j->label, (double)done, (double)total);
 }
 
-typedef double (*field_of)(const vla_trace_summary *summary);
-
-static double of_sigma_max(const vla_trace_summary *s)
-{
-    return s->sigma_max;
-}
-static double of_sigma_mean(const vla_trace_summary *s)
-{
-    return s->sigma_mean;
-}
-static double of_product(const vla_trace_summary *s)
-{
-    return decades(s->log_product);
-}
-static double of_rate(const vla_trace_summary *s)
-{
-    return s->growth_rate;
-}
-static double of_c(const vla_trace_summary *s)
-{
-    return s->c_mean;
-}
-static double of_state(const vla_trace_summary *s)
-{
-    return s->state_norm;
-}
-static double of_A(const vla_trace_summary *s)
-{
-    return s->A_norm;
-}
-static double of_residual(const vla_trace_summary *s)
-{
-    return s->residual_mean;
-}
-static double of_norms(const vla_trace_summary *s)
-{
-    return decades(s->log_norms);
-}
-static double of_smallest(const vla_trace_summary *s)
-{
-    return decades(s->log_sigma_min);
-}
-static double of_bound(const vla_trace_summary *s)
-{
-    return decades(s->log_bound);
-}
-static double of_sharp(const vla_trace_summary *s)
-{
-    return decades(s->log_bound_sharp);
-}
-
+/* What a summary tells by its worst head and seed: the largest (sign > 0) or the smallest. */
 static const struct {
     const char *name;
-    field_of field;
-} medians[] = {
-    {"sigma_head_max", of_sigma_max},
-    {"sigma_mean", of_sigma_mean},
-    {"log10_product", of_product},
-    {"growth_rate", of_rate},
-    {"log10_product_of_norms", of_norms},
-    {"log10_bound", of_bound},
-    {"log10_bound_sharp", of_sharp},
-    {"log10_sigma_min", of_smallest},
-    {"c_mean", of_c},
-    {"state_norm", of_state},
-    {"A_norm", of_A},
-    {"residual_mean", of_residual},
+    vla_summary_field field;
+    int sign;
+} extremes[] = {
+    {"sigma_max", VLA_SUMMARY_FIELD(sigma_max), 1},   {"sigma_min", VLA_SUMMARY_FIELD(sigma_min_norm), -1},
+    {"closed_gap", VLA_SUMMARY_FIELD(closed_gap), 1}, {"radius_max", VLA_SUMMARY_FIELD(radius_max), 1},
+    {"metric_max", VLA_SUMMARY_FIELD(metric_max), 1}, {"bound_margin", VLA_SUMMARY_FIELD(bound_margin), -1},
+    {"c_min", VLA_SUMMARY_FIELD(c_min), -1},          {"state_max", VLA_SUMMARY_FIELD(state_max), 1},
 };
 
-static double worst_of(const vla_trace_summary *s, int64_t count, size_t offset, int sign)
+/* What it tells by the median over heads and seeds, with its interval. */
+static const struct {
+    const char *name;
+    vla_summary_field field;
+} medians[] = {
+    {"sigma_head_max", VLA_SUMMARY_FIELD(sigma_max)},
+    {"sigma_mean", VLA_SUMMARY_FIELD(sigma_mean)},
+    {"log10_product", VLA_SUMMARY_DECADES(log_product)},
+    {"growth_rate", VLA_SUMMARY_FIELD(growth_rate)},
+    {"log10_product_of_norms", VLA_SUMMARY_DECADES(log_norms)},
+    {"log10_bound", VLA_SUMMARY_DECADES(log_bound)},
+    {"log10_bound_sharp", VLA_SUMMARY_DECADES(log_bound_sharp)},
+    {"log10_sigma_min", VLA_SUMMARY_DECADES(log_sigma_min)},
+    {"c_mean", VLA_SUMMARY_FIELD(c_mean)},
+    {"state_norm", VLA_SUMMARY_FIELD(state_norm)},
+    {"A_norm", VLA_SUMMARY_FIELD(A_norm)},
+    {"residual_mean", VLA_SUMMARY_FIELD(residual_mean)},
+};
+
+static vla_status put_extremes(vla_record *r, const vla_trace_summary *s, int64_t count, vla_error *error)
 {
-    double worst = NAN;
-    for (int64_t i = 0; i < count; i++) {
-        double x;
-        memcpy(&x, (const char *)&s[i] + offset, sizeof x);
-        worst = sign > 0 ? fmax(worst, x) : fmin(worst, x);
+    vla_status status = VLA_OK;
+    for (size_t i = 0; i < sizeof extremes / sizeof *extremes && !status; i++) {
+        vla_spread spread;
+        status = vla_spread_of(&spread, s, count, extremes[i].field, error);
+        vla_record_real(r, extremes[i].name, extremes[i].sign > 0 ? spread.most : spread.least);
     }
-    return worst;
+    return status;
 }
 
-#define WORST(record, name, field, sign) \
-    vla_record_real(record, name, worst_of(s, count, offsetof(vla_trace_summary, field), sign))
+static vla_status put_medians(vla_record *r, const vla_trace_summary *s, int64_t count, vla_error *error)
+{
+    vla_status status = VLA_OK;
+    for (size_t i = 0; i < sizeof medians / sizeof *medians && !status; i++) {
+        vla_spread spread;
+        char name[64];
+        status = vla_spread_of(&spread, s, count, medians[i].field, error);
+        vla_record_real(r, medians[i].name, spread.middle.value);
+        snprintf(name, sizeof name, "%s_lo", medians[i].name);
+        vla_record_real(r, name, spread.middle.lo);
+        snprintf(name, sizeof name, "%s_hi", medians[i].name);
+        vla_record_real(r, name, spread.middle.hi);
+    }
+    return status;
+}
 
 static vla_status emit_summary(job *j, const vla_trace_summary *s, int64_t count, vla_error *error)
 {
     const bool any = count > 0 && s[0].steps > 0;
-    vla_record *r = start_record(j, "summary");
-    double *x = malloc((size_t)(count > 0 ? count : 1) * sizeof *x);
-    if (!r || !x) {
-        vla_record_destroy(r);
-        free(x);
-        return vla_fail(error, VLA_ERR_MEMORY, "summary: out of memory");
-    }
-    vla_record_int(r, "n", count);
-    if (any) {
-        WORST(r, "sigma_max", sigma_max, 1);
-        WORST(r, "sigma_min", sigma_min_norm, -1);
-        WORST(r, "closed_gap", closed_gap, 1);
-        WORST(r, "radius_max", radius_max, 1);
-        WORST(r, "metric_max", metric_max, 1);
-        WORST(r, "bound_margin", bound_margin, -1);
-        WORST(r, "c_min", c_min, -1);
-        WORST(r, "state_max", state_max, 1);
-    }
     int64_t singular = 0;
-    for (int64_t i = 0; i < count; i++) singular += s[i].singular_at > 0;
-    for (size_t m = 0; any && m < sizeof medians / sizeof *medians; m++) {
-        for (int64_t i = 0; i < count; i++) x[i] = medians[m].field(&s[i]);
-        const vla_interval in = vla_interval_of(x, count);
-        char name[64];
-        vla_record_real(r, medians[m].name, in.value);
-        snprintf(name, sizeof name, "%s_lo", medians[m].name);
-        vla_record_real(r, name, in.lo);
-        snprintf(name, sizeof name, "%s_hi", medians[m].name);
-        vla_record_real(r, name, in.hi);
+    vla_record *r = start_record(j, "summary");
+    if (!r) return vla_fail(error, VLA_ERR_MEMORY, "summary: out of memory");
+    vla_record_int(r, "n", count);
+    vla_status status = any ? put_extremes(r, s, count, error) : VLA_OK;
+    if (!status && any) status = put_medians(r, s, count, error);
+    if (status) {
+        vla_record_destroy(r);
+        return status;
     }
+    for (int64_t i = 0; i < count; i++) singular += s[i].singular_at > 0;
     vla_record_int(r, "singular_heads", singular);
     vla_record_string(r, "status", "ok");
     if (j->replay) vla_record_string(r, "replay", j->replay);
-    free(x);
     return j->survey->trial->emit(j->survey->trial->context, r, error);
 }
 
@@ -280,12 +235,12 @@ static vla_status emit_derivatives(job *j, int64_t *failed, vla_error *error)
 static vla_status run_job(job *j, int64_t *failed, vla_error *error)
 {
     const vla_survey *sv = j->survey;
-    name_job(j);
+    vla_status status = name_job(j, error);
+    if (status) return status;
     if (sv->wanted && !sv->wanted(sv->trial->context, j->label, j->key)) return VLA_OK;
     const int64_t heads = j->source.heads, seeds = vla_trial_seeds(sv->trial, &j->source);
     vla_trace_summary *s = calloc((size_t)(heads * seeds), sizeof *s);
     if (!s) return vla_fail(error, VLA_ERR_MEMORY, "%s: out of memory", j->label);
-    vla_status status = VLA_OK;
     j->error = error;
     for (int64_t i = 0; i < seeds && !status; i++) {
         if (j->source.kind != VLA_SOURCE_TENSORS) j->source.seed = (uint64_t)sv->trial->seeds[i];
@@ -298,7 +253,9 @@ static vla_status run_job(job *j, int64_t *failed, vla_error *error)
                                      .row = emit_row,
                                      .advance = advance,
                                      .context = j};
-        status = vla_trace_run(&o, s + i * heads, error);
+        vla_error inner = {VLA_OK, ""};
+        status = vla_trace_run(&o, s + i * heads, &inner);
+        if (status) vla_fail(error, status, "%s: %s", j->label, inner.message);
         if (!status) status = j->status;
     }
     const bool whole = s[heads * seeds - 1].steps == j->problem.T; /* not when interrupted */
@@ -352,6 +309,23 @@ vla_status vla_survey_run(const vla_survey *survey, int64_t *failed, vla_error *
     return status;
 }
 
+static vla_status emit_witness(const job *j, vla_goal goal, const vla_witness *w, vla_error *error)
+{
+    const vla_trial *trial = j->survey->trial;
+    vla_record *r = start_record(j, "witness");
+    if (!r) return vla_fail(error, VLA_ERR_MEMORY, "%s: out of memory", j->label);
+    const double unit = vla_goal_unit(goal);
+    vla_record_string(r, "goal", vla_goal_name(goal));
+    vla_record_string(r, "quantity", vla_goal_field(goal));
+    vla_record_real(r, "value", w->value / unit);
+    vla_record_real(r, "random_value", w->random_value / unit);
+    vla_record_real(r, "bound_value", w->bound_value / unit);
+    vla_record_real(r, "input_bound", trial->bound);
+    vla_record_int(r, "turns", w->turns);
+    vla_record_string(r, "replay", j->replay);
+    return trial->emit(trial->context, r, error);
+}
+
 vla_status vla_survey_adversary(const vla_survey *sv, vla_goal goal, vla_error *error)
 {
     vla_status status = VLA_OK;
@@ -373,22 +347,7 @@ vla_status vla_survey_adversary(const vla_survey *sv, vla_goal goal, vla_error *
             j.problem.dk = j.problem.dv = sv->dk[d];
             int64_t failed = 0;
             status = run_job(&j, &failed, error);
-            vla_record *r = status ? NULL : start_record(&j, "witness");
-            if (r) {
-                const double unit = goal == VLA_GOAL_PRODUCT ? log(10) : 1;
-                vla_record_string(r, "goal", vla_goal_name(goal));
-                vla_record_string(r, "quantity",
-                                  goal == VLA_GOAL_JACOBIAN  ? "sigma_max"
-                                  : goal == VLA_GOAL_PRODUCT ? "log10_product"
-                                                             : "state_norm");
-                vla_record_real(r, "value", w.value / unit);
-                vla_record_real(r, "random_value", w.random_value / unit);
-                vla_record_real(r, "bound_value", w.bound_value / unit);
-                vla_record_real(r, "input_bound", sv->trial->bound);
-                vla_record_int(r, "turns", w.turns);
-                vla_record_string(r, "replay", replay);
-                status = sv->trial->emit(sv->trial->context, r, error);
-            }
+            if (!status && vla_trial_go_on(sv->trial, 1, 1)) status = emit_witness(&j, goal, &w, error);
             vla_witness_destroy(&w);
         }
     return status;
@@ -407,14 +366,18 @@ static void growth_row(void *context, const vla_trace_row *row)
 {
     growth_rows *g = context;
     g->norms += log(row->sigma);
-    vla_record *r = g->status ? NULL : vla_record_create("growth");
-    if (!r) return;
+    if (g->status) return;
+    vla_record *r = vla_record_create("growth");
+    if (!r) {
+        g->status = vla_fail(g->error, VLA_ERR_MEMORY, "growth: out of memory");
+        return;
+    }
     vla_record_int(r, "d", g->d);
     vla_record_real(r, "lambda0", g->lambda0);
     vla_record_int(r, "t", row->t);
     vla_record_real(r, "sigma", row->sigma);
-    vla_record_real(r, "log10_product_of_norms", decades(g->norms));
-    vla_record_real(r, "log10_norm_of_product", decades(row->log_product));
+    vla_record_real(r, "log10_product_of_norms", vla_decades(g->norms));
+    vla_record_real(r, "log10_norm_of_product", vla_decades(row->log_product));
     g->status = g->trial->emit(g->trial->context, r, g->error);
 }
 

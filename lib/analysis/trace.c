@@ -208,6 +208,14 @@ static void summarise_row(vla_trace_summary *sum, const vla_trace_row *row)
     sum->A_norm = row->A_norm;
 }
 
+/* A NaN counts as above. */
+static int bin_of(double c)
+{
+    if (c < 0) return VLA_C_BINS;
+    if (!(c <= 1 + 1e-12)) return VLA_C_BINS + 1;
+    return c < 1 ? (int)(c * VLA_C_BINS) : VLA_C_BINS - 1;
+}
+
 static void summarise(vla_trace_summary *sum, const item *it)
 {
     const vla_trace_row *row = &it->row;
@@ -227,8 +235,7 @@ static void summarise(vla_trace_summary *sum, const item *it)
     sum->c_mean += (row->c - sum->c_mean) / n;
     sum->residual = row->residual;
     sum->residual_mean += (row->residual - sum->residual_mean) / n;
-    const int64_t bin = row->c < 0 ? VLA_C_BINS : row->c > 1 + 1e-12 ? VLA_C_BINS + 1 : (int64_t)(row->c * VLA_C_BINS);
-    sum->c_bins[row->c >= 0 && row->c <= 1 + 1e-12 && bin >= VLA_C_BINS ? VLA_C_BINS - 1 : bin]++;
+    sum->c_bins[bin_of(row->c)]++;
     if (it->is_row) summarise_row(sum, row);
 }
 

@@ -37,7 +37,7 @@ typedef struct vla_trace_summary {
     double bound_margin; /* min over rows of log_bound - log_product */
     double c_min, c_mean;
     double state_norm, state_max, A_norm, residual, residual_mean;
-    int64_t c_bins[VLA_C_BINS + 2]; /* c in [0, 1], below, above */
+    int64_t c_bins[VLA_C_BINS + 2]; /* c in [0, 1], below, above or NaN */
 } vla_trace_summary;
 
 typedef struct vla_trace_options {

@@ -1,7 +1,9 @@
 #include "lib/analysis/trial.h"
+#include "lib/base/names.h"
 #include "lib/base/status.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *vla_ruling_name(vla_ruling ruling)
@@ -45,22 +47,23 @@ void vla_shell_word(char *to, size_t size, const char *text)
     to[at] = '\0';
 }
 
-/* PROGRAM --verify C --source S | --input DIR [options] --part P --want value=X */
-static void verify_line(const vla_trial *trial, const vla_verdict *v, char *line, size_t size)
+/* PROGRAM --verify C --source S | --input DIR [options] --part P --want value=X, in fresh memory; NULL: there is none.
+ */
+static char *verify_line(const vla_trial *trial, const vla_verdict *v)
 {
-    char program[400], input[400];
+    char program[1024], input[1024], want[80], *line;
     vla_shell_word(program, sizeof program, trial->program);
     vla_shell_word(input, sizeof input, trial->input ? trial->input : "");
     const bool tensors = !strcmp(v->source, "input");
-    char want[80];
     if (isfinite(v->value.value) || isfinite(v->worst))
         snprintf(want, sizeof want, "%s=%.17g", isfinite(v->value.value) ? "value" : "worst",
                  isfinite(v->value.value) ? v->value.value : v->worst);
     else
         snprintf(want, sizeof want, "verdict='%s'", vla_ruling_name(v->ruling));
-    snprintf(line, size, "%s --verify %s %s %s%s%s --part %s --want %s", program, v->claim,
-             tensors ? "--input" : "--source", tensors ? input : v->source, *trial->options ? " " : "", trial->options,
-             v->part, want);
+    return asprintf(&line, "%s --verify %s %s %s%s --part %s --want %s", program, v->claim,
+                    tensors ? "--input" : "--source", tensors ? input : v->source, trial->options, v->part, want) < 0
+               ? NULL
+               : line;
 }
 
 bool vla_trial_wants(const vla_trial *trial, const char *part)
@@ -74,20 +77,18 @@ vla_status vla_verdict_emit(const vla_trial *trial, const vla_verdict *v, vla_er
     if (!vla_trial_go_on(trial, 1, 1)) return VLA_OK; /* interrupted: what was measured is not all of it */
     vla_record *r = vla_record_create("verdict");
     if (!r) return vla_fail(error, VLA_ERR_MEMORY, "verdict: out of memory");
-    char replay[1100];
-    if (*v->replay)
-        snprintf(replay, sizeof replay, "%s", v->replay);
-    else
-        verify_line(trial, v, replay, sizeof replay);
-    bool ok = vla_record_string(r, "claim", v->claim) && vla_record_string(r, "part", v->part) &&
-              vla_record_string(r, "source", v->source) &&
-              vla_record_string(r, "verdict", vla_ruling_name(v->ruling)) &&
-              vla_record_real(r, "value", v->value.value) && vla_record_real(r, "lo", v->value.lo) &&
-              vla_record_real(r, "hi", v->value.hi) && vla_record_real(r, "worst", v->worst) &&
-              vla_record_real(r, "expected", v->expected) && vla_record_real(r, "tolerance", v->tolerance) &&
-              vla_record_string(r, "condition", *v->condition ? v->condition : NULL) &&
-              vla_record_string(r, "stated", v->stated) && vla_record_bool(r, "corrected", v->corrected) &&
-              vla_record_int(r, "n", v->value.n) && vla_record_string(r, "replay", replay);
+    char *line = *v->replay ? NULL : verify_line(trial, v);
+    const bool ok = vla_record_string(r, "claim", v->claim) && vla_record_string(r, "part", v->part) &&
+                    vla_record_string(r, "source", v->source) &&
+                    vla_record_string(r, "verdict", vla_ruling_name(v->ruling)) &&
+                    vla_record_real(r, "value", v->value.value) && vla_record_real(r, "lo", v->value.lo) &&
+                    vla_record_real(r, "hi", v->value.hi) && vla_record_real(r, "worst", v->worst) &&
+                    vla_record_real(r, "expected", v->expected) && vla_record_real(r, "tolerance", v->tolerance) &&
+                    vla_record_string(r, "condition", *v->condition ? v->condition : NULL) &&
+                    vla_record_string(r, "stated", v->stated) && vla_record_bool(r, "corrected", v->corrected) &&
+                    vla_record_int(r, "n", v->value.n) && (line || *v->replay) &&
+                    vla_record_string(r, "replay", line ? line : v->replay);
+    free(line);
     if (!ok) {
         vla_record_destroy(r);
         return vla_fail(error, VLA_ERR_MEMORY, "verdict: out of memory");
@@ -95,9 +96,15 @@ vla_status vla_verdict_emit(const vla_trial *trial, const vla_verdict *v, vla_er
     return trial->emit(trial->context, r, error);
 }
 
+bool vla_trial_go_on(const vla_trial *trial, double done, double total)
+{
+    return !trial->progress || trial->progress(trial->context, trial->label, done, total);
+}
+
 bool vla_trial_source(const vla_trial *trial, int i, int64_t heads, int64_t d, vla_op op, int64_t T, vla_source *source,
                       vla_problem *problem)
 {
+    if (!vla_trial_go_on(trial, 0, 1)) return false;
     if (i < trial->kind_count) {
         *source =
             (vla_source){.kind = trial->kinds[i], .heads = heads, .dk = d, .dv = d, .seed = (uint64_t)trial->seeds[0]};
@@ -132,11 +139,6 @@ int64_t vla_trial_seeds(const vla_trial *trial, const vla_source *source)
     return source->kind == VLA_SOURCE_TENSORS ? 1 : trial->seed_count;
 }
 
-bool vla_trial_go_on(const vla_trial *trial, double done, double total)
-{
-    return !trial->progress || trial->progress(trial->context, trial->label, done, total);
-}
-
 static bool trace_advance(void *context, int64_t done, int64_t total)
 {
     return vla_trial_go_on(context, (double)done, (double)total);
@@ -164,8 +166,6 @@ vla_status vla_trial_trace(const vla_trial *trial, const vla_source *source, con
     return status;
 }
 
-static const char *const features_name[] = {"elu1", "silu", "identity"};
-
 vla_status vla_trial_witness(const vla_trial *trial, vla_goal goal, vla_op op, int64_t T, int64_t d,
                              vla_witness *witness, char *replay, size_t replay_size, vla_error *error)
 {
@@ -186,7 +186,7 @@ vla_status vla_trial_witness(const vla_trial *trial, vla_goal goal, vla_op op, i
     if (status) return status;
     char directory[600], program[400], word[700];
     snprintf(directory, sizeof directory, "%s/%s_d%lld_T%lld_%s", trial->witness, vla_goal_name(goal), (long long)d,
-             (long long)T, features_name[problem.features]);
+             (long long)T, vla_features_name(problem.features));
     if ((status = vla_witness_write(witness, directory, error))) {
         vla_witness_destroy(witness);
         return status;
@@ -197,17 +197,16 @@ vla_status vla_trial_witness(const vla_trial *trial, vla_goal goal, vla_op op, i
         const vla_source source = vla_witness_source(witness);
         const vla_trace_options trace = {
             .problem = &problem, .source = &source, .every = T > 0 ? T : 1, .dense = true, .pool = trial->pool};
-        if ((status = vla_trace_run(&trace, &witness->summary, error))) return status;
+        if ((status = vla_trace_run(&trace, &witness->summary, error))) {
+            vla_witness_destroy(witness);
+            return status;
+        }
         value = witness->value = vla_goal_value(goal, &witness->summary);
     }
     vla_shell_word(program, sizeof program, trial->program);
     vla_shell_word(word, sizeof word, directory);
     snprintf(replay, replay_size, "%s --input %s --op %s --features %s --lambda0 %.17g --every %lld --want %s=%.17g",
-             program, word, vla_op_name(op), features_name[problem.features], problem.lambda0,
-             (long long)(T > 0 ? T : 1),
-             goal == VLA_GOAL_JACOBIAN  ? "sigma_max"
-             : goal == VLA_GOAL_PRODUCT ? "log10_product"
-                                        : "state_norm",
-             goal == VLA_GOAL_PRODUCT ? value / log(10) : value);
+             program, word, vla_op_name(op), vla_features_name(problem.features), problem.lambda0,
+             (long long)(T > 0 ? T : 1), vla_goal_field(goal), value / vla_goal_unit(goal));
     return VLA_OK;
 }

@@ -14,7 +14,7 @@
 
 typedef struct vla_trial {
     const char *program;     /* how this program was called, for replay lines */
-    const char *options;     /* options that every replay line must repeat ("--lambda0 1"), "" for none */
+    const char *options;     /* options that every replay line must repeat (" --lambda0 1"), "" for none */
     const vla_problem *base; /* lambda0, refresh, features (where features_given) */
     bool features_given, lambda0_given;
     int64_t T, d, heads; /* 0: the claim's own */
@@ -56,8 +56,8 @@ bool vla_trial_wants(const vla_trial *trial, const char *part);
 vla_status vla_verdict_emit(const vla_trial *trial, const vla_verdict *verdict, vla_error *error);
 const char *vla_ruling_name(vla_ruling ruling);
 
-/* i-th source to try, false past the last. Fills the source (dk = dv = d for synthetic ones) and a problem of op with
- * the features that belong to it; T is *T, cut to what the tensors hold. */
+/* i-th source to try, false past the last and once the run is interrupted. Fills the source (dk = dv = d for synthetic
+ * ones) and a problem of op with the features that belong to it; its T is T, cut to what the tensors hold. */
 bool vla_trial_source(const vla_trial *trial, int i, int64_t heads, int64_t d, vla_op op, int64_t T, vla_source *source,
                       vla_problem *problem);
 const char *vla_trial_source_name(const vla_trial *trial, const vla_source *source);

@@ -1,27 +1,7 @@
 #include "lib/analysis/adversary.h"
-#include "lib/base/status.h"
+#include "lib/base/file.h"
 #include "lib/tensor/npy.h"
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-
-static vla_status make_directory(const char *directory, vla_error *error)
-{
-    char path[1024];
-    const size_t length = strlen(directory);
-    if (length == 0 || length >= sizeof path)
-        return vla_fail(error, VLA_ERR_FILE, "%.100s: not a usable directory name", directory);
-    memcpy(path, directory, length + 1);
-    for (size_t i = 1; i <= length; i++) {
-        if (path[i] != '/' && path[i] != '\0') continue;
-        const char kept = path[i];
-        path[i] = '\0';
-        if (mkdir(path, 0777) && errno != EEXIST) return vla_fail(error, VLA_ERR_FILE, "%s: %s", path, strerror(errno));
-        path[i] = kept;
-    }
-    return VLA_OK;
-}
 
 vla_status vla_witness_write(const vla_witness *w, const char *directory, vla_error *error)
 {
@@ -30,7 +10,7 @@ vla_status vla_witness_write(const vla_witness *w, const char *directory, vla_er
         const double *data;
         int64_t width;
     } file[] = {{"q", w->q, w->dk}, {"k", w->k, w->dk}, {"u", w->u, w->dk}, {"v", w->v, w->dv}};
-    vla_status status = make_directory(directory, error);
+    vla_status status = vla_directory_make_path(directory, error);
     for (int i = 0; i < 4 && !status; i++) {
         char path[1200];
         snprintf(path, sizeof path, "%s/%s.npy", directory, file[i].name);

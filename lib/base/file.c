@@ -122,6 +122,21 @@ vla_status vla_directory_make(const char *directory, vla_error *error)
     return VLA_OK;
 }
 
+vla_status vla_directory_make_path(const char *directory, vla_error *error)
+{
+    char *path = strdup(directory);
+    if (!path) return vla_fail(error, VLA_ERR_MEMORY, "%s: out of memory", directory);
+    vla_status status = VLA_OK;
+    for (char *slash = strchr(path + (*path == '/'), '/'); slash && !status; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            status = vla_fail(error, VLA_ERR_FILE, "%s: cannot make this directory: %s", path, strerror(errno));
+        *slash = '/';
+    }
+    free(path);
+    return status ? status : vla_directory_make(directory, error);
+}
+
 char *vla_path_join(const char *directory, const char *name)
 {
     size_t length = strlen(directory);

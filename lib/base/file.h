@@ -18,6 +18,8 @@ vla_status vla_file_commit(vla_file *file, vla_error *error);
 
 /* Makes DIR itself when it does not exist; its parent must. */
 vla_status vla_directory_make(const char *directory, vla_error *error);
+/* Makes DIR and every parent that does not exist. */
+vla_status vla_directory_make_path(const char *directory, vla_error *error);
 /* "DIRECTORY/NAME" in fresh memory, or NULL. */
 char *vla_path_join(const char *directory, const char *name);
 /* Flushes stream and reports what failed to reach it (a closed pipe, a full disk); name is for the message. */

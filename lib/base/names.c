@@ -6,6 +6,7 @@ static const char *const form_names[] = {"naive", "recurrent", "stepwise", "chun
 static const char *const backend_names[] = {"cpu", "cuda"};
 static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16", "tf32"};
 static const char *const isa_names[] = {"base", "avx2", "avx512"};
+static const char *const features_names[] = {"elu1", "silu", "identity"};
 static const char *const status_names[] = {"ok", "argument", "file", "device", "memory", "unsupported", "numeric"};
 
 static const char *name_of(const char *const *names, int count, int value, const char *other)
@@ -43,6 +44,10 @@ const char *vla_dtype_name(vla_dtype dtype)
 const char *vla_isa_name(vla_isa isa)
 {
     return name_of(isa_names, VLA_ISAS, (int)isa, "auto");
+}
+const char *vla_features_name(vla_features features)
+{
+    return name_of(features_names, VLA_IDENTITY + 1, (int)features, "?");
 }
 const char *vla_status_name(vla_status status)
 {
@@ -96,4 +101,11 @@ bool vla_isa_parse(const char *name, vla_isa *isa)
     const int i = find(isa_names, VLA_ISAS, name);
     *isa = i >= 0 ? (vla_isa)i : VLA_ISA_AUTO;
     return i >= 0 || strcmp(name, "auto") == 0;
+}
+
+bool vla_features_parse(const char *name, vla_features *features)
+{
+    const int i = find(features_names, VLA_IDENTITY + 1, name);
+    if (i >= 0) *features = (vla_features)i;
+    return i >= 0;
 }

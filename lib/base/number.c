@@ -75,3 +75,11 @@ vla_number_status vla_integer_parse(const char *text, const char **end, int64_t 
     *value = negative ? sum : -sum;
     return VLA_NUMBER_OK;
 }
+
+bool vla_size_suffix(const char **end, int64_t *value)
+{
+    int64_t factor = **end == 'k' ? 1024 : **end == 'M' ? 1024 * 1024 : 1;
+    if (factor == 1) return true;
+    ++*end;
+    return !__builtin_mul_overflow(*value, factor, value);
+}

@@ -21,5 +21,7 @@ const char *vla_number_short(double value, int digits, char *buffer);
 vla_number_status vla_number_parse(const char *text, double *value);
 /* An optional '-' and digits at text; *end is set after them. */
 vla_number_status vla_integer_parse(const char *text, const char **end, int64_t *value);
+/* Takes a k or M (1024s) at *end into *value, where there is one; false when that does not fit. */
+bool vla_size_suffix(const char **end, int64_t *value);
 
 #endif

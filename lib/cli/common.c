@@ -193,7 +193,7 @@ vla_status vla_rules_check(const vla_rule *rules, size_t count, vla_error *error
     return VLA_OK;
 }
 
-static int add_once(int *values, int count, int value)
+int vla_add_once(int *values, int count, int value)
 {
     for (int i = 0; i < count; i++)
         if (values[i] == value) return count;
@@ -207,9 +207,9 @@ int vla_common_ops(const vla_common *common, vla_op *ops)
     for (int64_t i = 0; i < common->ops.count; i++) {
         vla_op op;
         if (vla_op_parse(common->ops.values[i], &op))
-            count = add_once(values, count, (int)op);
+            count = vla_add_once(values, count, (int)op);
         else
-            for (int all = 0; all < VLA_OPS; all++) count = add_once(values, count, all);
+            for (int all = 0; all < VLA_OPS; all++) count = vla_add_once(values, count, all);
     }
     for (int i = 0; i < count; i++) ops[i] = (vla_op)values[i];
     return count;
@@ -222,11 +222,11 @@ int vla_common_forms(const vla_common *common, vla_form *forms)
         const char *name = common->forms.values[i];
         vla_form form;
         if (strcmp(name, "best") == 0)
-            count = add_once(values, count, VLA_BEST);
+            count = vla_add_once(values, count, VLA_BEST);
         else if (vla_form_parse(name, &form))
-            count = add_once(values, count, (int)form);
+            count = vla_add_once(values, count, (int)form);
         else
-            for (int all = 0; all < VLA_FORMS; all++) count = add_once(values, count, all);
+            for (int all = 0; all < VLA_FORMS; all++) count = vla_add_once(values, count, all);
     }
     for (int i = 0; i < count; i++) forms[i] = (vla_form)values[i];
     return count;
@@ -245,7 +245,7 @@ int vla_common_dtypes(const vla_common *common, vla_dtype *dtypes)
     int values[VLA_DTYPES], count = 0;
     for (int64_t i = 0; i < common->dtypes.count; i++) {
         vla_dtype dtype;
-        if (vla_dtype_parse(common->dtypes.values[i], &dtype)) count = add_once(values, count, (int)dtype);
+        if (vla_dtype_parse(common->dtypes.values[i], &dtype)) count = vla_add_once(values, count, (int)dtype);
     }
     for (int i = 0; i < count; i++) dtypes[i] = (vla_dtype)values[i];
     return count;
@@ -280,24 +280,13 @@ static vla_status apply_preset(const vla_common *common, vla_problem *problem, v
     return VLA_OK;
 }
 
-static int position(const char *const *names, const char *name)
-{
-    for (int i = 0; names[i]; i++)
-        if (strcmp(names[i], name) == 0) return i;
-    return -1;
-}
-
 vla_status vla_common_problem(const vla_common *common, vla_problem *problem, vla_error *error)
 {
     vla_status status = apply_preset(common, problem, error);
     if (status != VLA_OK) return status;
-    if (common->features) {
-        int i = position(feature_names, common->features);
-        if (i < 0)
-            return vla_fail(error, VLA_ERR_ARGUMENT, "--features: unknown value '%s'; accepted: elu1, silu, identity",
-                            common->features);
-        problem->features = (vla_features)i;
-    }
+    if (common->features && !vla_features_parse(common->features, &problem->features))
+        return vla_fail(error, VLA_ERR_ARGUMENT, "--features: unknown value '%s'; accepted: elu1, silu, identity",
+                        common->features);
     if (common->qk_norm) problem->qk_l2 = strcmp(common->qk_norm, "l2") == 0;
     if (common->output) problem->output = strcmp(common->output, "plain") == 0 ? VLA_PLAIN : VLA_RATIO;
     problem->lambda0 = common->lambda0;

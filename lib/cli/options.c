@@ -172,8 +172,6 @@ static vla_status refuse_number(const vla_option *row, const char *name, const c
     return vla_fail(error, VLA_ERR_ARGUMENT, "%s: '%.80s' %s; accepted: %s", name, text, why, accepted);
 }
 
-bool vla_size_suffix(const char **end, int64_t *value);
-
 static vla_status set_int(const vla_option *row, const char *name, const char *text, vla_error *error)
 {
     const char *end;

@@ -104,6 +104,8 @@ typedef struct vla_rule {
 } vla_rule;
 vla_status vla_rules_check(const vla_rule *rules, size_t count, vla_error *error);
 
+/* Appends value to a list of `count` unless it is there; the new count. */
+int vla_add_once(int *values, int count, int value);
 /* --op, --dtype and --form as values, "all" expanded, repetitions dropped. Return the count, 0 when not given.
  * forms may hold VLA_BEST; room for VLA_OPS, VLA_DTYPES, VLA_FORMS + 1. */
 int vla_common_ops(const vla_common *common, vla_op *ops);

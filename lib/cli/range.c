@@ -12,18 +12,9 @@
 
 typedef struct item {
     const char *name; /* option, for messages */
-    const char *text; /* whole argument */
-    char word[64];    /* this item of it */
+    char word[64];    /* this item of the argument */
     int64_t min, max;
 } item;
-
-bool vla_size_suffix(const char **end, int64_t *value)
-{
-    int64_t factor = **end == 'k' ? 1024 : **end == 'M' ? 1024 * 1024 : 1;
-    if (factor == 1) return true;
-    ++*end;
-    return !__builtin_mul_overflow(*value, factor, value);
-}
 
 /* Room doubles whenever the count reaches a power of two, so the count alone tells how much there is. */
 static bool append(vla_range *range, int64_t value)
@@ -133,7 +124,7 @@ vla_status vla_range_parse(vla_range *range, const char *text, const char *name,
     int64_t before = range->count;
     vla_status status = VLA_OK;
     for (const char *p = text; status == VLA_OK;) {
-        item it = {.name = name, .text = text, .min = min, .max = max};
+        item it = {.name = name, .min = min, .max = max};
         size_t length = strcspn(p, ",");
         if (length == 0)
             status = vla_fail(error, VLA_ERR_ARGUMENT, "%s: empty item in '%.80s'; " ACCEPTED, name, text);

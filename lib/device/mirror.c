@@ -17,6 +17,7 @@ typedef struct part {
 } part;
 
 struct vla_mirror {
+    vla_remote *remote; /* of another process; then nothing below but plan is used */
     vla_plan *plan;
     vla_dtype dtype;
     part parts[PARTS];
@@ -172,9 +173,31 @@ vla_status vla_mirror_create(vla_mirror **result, vla_plan *plan, const vla_prob
     return VLA_OK;
 }
 
+vla_status vla_mirror_create_there(vla_mirror **result, vla_worker *worker, vla_plan *plan, const vla_remote_job *job,
+                                   const vla_tensors *host, vla_error *error)
+{
+    *result = NULL;
+    vla_mirror *m = calloc(1, sizeof *m);
+    if (!m) return vla_fail(error, VLA_ERR_MEMORY, "device run: out of memory");
+    m->plan = plan;
+    const vla_status status = vla_remote_create(&m->remote, worker, job, host, error);
+    if (status) {
+        free(m);
+        return status;
+    }
+    *result = m;
+    return VLA_OK;
+}
+
+const char *vla_mirror_label(const vla_mirror *m)
+{
+    return m->remote ? vla_remote_label(m->remote) : vla_plan_label(m->plan);
+}
+
 void vla_mirror_destroy(vla_mirror *m)
 {
     if (!m) return;
+    vla_remote_destroy(m->remote);
     if (m->stream) (void)vla_device_stream_wait(m->stream, NULL);
     for (int i = 0; i < PARTS; i++) {
         vla_device_free(m->parts[i].device);
@@ -190,12 +213,13 @@ void vla_mirror_destroy(vla_mirror *m)
 
 int64_t vla_mirror_bytes(const vla_mirror *m)
 {
-    return m->bytes;
+    return m->remote ? vla_remote_bytes(m->remote) : m->bytes;
 }
 
 vla_status vla_mirror_reset(vla_mirror *m, vla_error *error)
 {
     vla_status status = VLA_OK;
+    if (m->remote) return VLA_OK; /* no state there */
     m->t = m->first;
     for (int i = S; i < PARTS; i++)
         for (int set = 0; !status && m->parts[i].start && set < m->sets; set++)
@@ -289,6 +313,7 @@ static vla_status record_graphs(vla_mirror *m, vla_error *error)
 vla_status vla_mirror_run(vla_mirror *m, int64_t runs, bool graph, double *seconds, vla_error *error)
 {
     int64_t done = runs;
+    if (m->remote) return vla_remote_run(m->remote, runs, graph, seconds, error);
     vla_status status = graph && !m->single[0] ? record_graphs(m, error) : VLA_OK;
     if (!status && graph) status = vla_mirror_reset(m, error);
     if (!status && graph) status = lead_in(m, error);
@@ -305,6 +330,7 @@ vla_status vla_mirror_run(vla_mirror *m, int64_t runs, bool graph, double *secon
 vla_status vla_mirror_fetch(vla_mirror *m, int64_t guard_bytes, vla_error *error)
 {
     vla_status status = VLA_OK;
+    if (m->remote) return vla_remote_fetch(m->remote, guard_bytes, error);
     for (int i = O; !status && i <= ALPHA; i++)
         if (m->parts[i].device)
             status = vla_device_download(m->parts[i].host, at_set(m, i, m->last),
@@ -319,6 +345,7 @@ vla_status vla_mirror_inputs_intact(const vla_mirror *m, bool *intact, vla_error
 {
     const int64_t piece = (int64_t)16 << 20, pieces = 8;
     void *copy;
+    if (m->remote) return vla_remote_inputs_intact(m->remote, intact, error);
     *intact = true;
     vla_status status = vla_alloc(&copy, piece, 1, "inputs of the device", error);
     for (int i = 0; !status && *intact && i < O; i++) {

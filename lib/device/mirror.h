@@ -1,7 +1,7 @@
 /* A run of host tensors on the device: copies of everything there, launches, and the outputs back. */
 #ifndef VLA_DEVICE_MIRROR_H
 #define VLA_DEVICE_MIRROR_H
-#include "lib/vla.h"
+#include "lib/device/worker.h"
 
 typedef struct vla_mirror vla_mirror;
 
@@ -11,7 +11,13 @@ typedef struct vla_mirror vla_mirror;
  * evicted. One copy where that is already so large. */
 vla_status vla_mirror_create(vla_mirror **mirror, vla_plan *plan, const vla_problem *problem, vla_dtype dtype,
                              const vla_tensors *host, bool cold, vla_error *error);
+/* The same in another process, for operators without a state: every call below is passed on. plan: of the same problem
+ * here, for its facts. */
+vla_status vla_mirror_create_there(vla_mirror **mirror, vla_worker *worker, vla_plan *plan, const vla_remote_job *job,
+                                   const vla_tensors *host, vla_error *error);
 void vla_mirror_destroy(vla_mirror *mirror);
+/* After the first run: what ran, where a form has several ("cudnn 9.14.0"); otherwise "". */
+const char *vla_mirror_label(const vla_mirror *mirror);
 /* Device memory of all copies. */
 int64_t vla_mirror_bytes(const vla_mirror *mirror);
 /* The state of the creation again, for runs that update it in place. */

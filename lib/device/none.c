@@ -141,10 +141,10 @@ vla_status vla_device_copy_rate(double seconds, double *bytes_per_s, vla_error *
     *bytes_per_s = 0;
     return none(error);
 }
-const char *vla_cudnn_installed(char *buffer, size_t size)
+void vla_cudnn_installed(char *version, size_t version_size, char *path, size_t path_size)
 {
-    if (size) *buffer = 0;
-    return buffer;
+    if (version_size) *version = 0;
+    if (path_size) *path = 0;
 }
 
 #endif

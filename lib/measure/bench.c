@@ -85,12 +85,20 @@ static vla_status prepare_backward(vla_bench *b, const vla_bench_check *how, vla
     return status;
 }
 
+static vla_status open_mirror(vla_bench *b, vla_worker *worker, vla_error *error)
+{
+    const vla_case *c = &b->c;
+    const vla_remote_job job = {c->problem, c->form, c->backend, c->dtype, c->cold};
+    if (worker) return vla_mirror_create_there(&b->mirror, worker, b->plan, &job, &b->tensors, error);
+    if (c->backend != VLA_CUDA) return VLA_OK;
+    return vla_mirror_create(&b->mirror, b->plan, &c->problem, c->dtype, &b->tensors, c->cold, error);
+}
+
 static vla_status checked_run(vla_bench *b, const vla_bench_check *how, vla_error *error)
 {
     vla_buffers_poison(&b->buffers);
     vla_status status = reset_state(b, error);
-    if (!status && b->c.backend == VLA_CUDA)
-        status = vla_mirror_create(&b->mirror, b->plan, &b->c.problem, b->c.dtype, &b->tensors, b->c.cold, error);
+    if (!status) status = open_mirror(b, how->worker, error);
     const double begun = vla_now();
     if (!status) status = run_once(b, error);
     if (!status) status = guess_time(b, begun, error);
@@ -207,11 +215,12 @@ static vla_status inputs_intact(const vla_bench *b, bool *intact, vla_error *err
 vla_status vla_bench_verify(vla_bench *b, vla_error *error)
 {
     bool intact = true;
+    vla_error why = {0};
     note_clock(b);
-    vla_status status = reset_state(b, error);
-    if (!status) status = run_once(b, error);
-    if (!status) status = inputs_intact(b, &intact, error);
-    if (status) return status;
+    vla_status status = reset_state(b, &why);
+    if (!status) status = run_once(b, &why);
+    if (!status) status = inputs_intact(b, &intact, &why);
+    if (status) return row_or_error(b, status, &why, error);
     b->drifted = vla_buffers_checksum(&b->buffers) != b->checksum;
     if (!vla_buffers_intact(&b->buffers) || !intact) {
         b->status = VLA_ROW_FAIL;

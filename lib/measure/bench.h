@@ -38,6 +38,7 @@ typedef struct vla_bench {
     int64_t device_bytes;                /* taken there */
     double sm_clock_hz, sm_clock_max_hz; /* after the last sample; 0: unknown */
     char throttle[64];                   /* why the clock was held down then */
+    char libraries[200];                 /* what each version of a library took, where several were timed */
     vla_check check;
     vla_sampler sampler;
     uint64_t checksum, inputs_checksum;
@@ -51,6 +52,7 @@ typedef struct vla_bench_check {
     bool full;
     uint64_t seed;
     const vla_bench_backward *backward; /* for cases of pass fwdbwd */
+    vla_worker *worker;                 /* the process that runs the case; NULL: this one */
 } vla_bench_check;
 
 /* Plans, runs once on poisoned outputs and checks. Skips, failed checks and lack of memory become status and reason;

@@ -43,6 +43,7 @@ static const char *const measured[] = {"status",
                                        "choice",
                                        "chosen_chunk",
                                        "chosen_segments",
+                                       "libraries",
                                        "warning"};
 
 static bool put_columns(vla_record *r)
@@ -185,11 +186,12 @@ vla_record *vla_bench_record(const vla_bench *b, const vla_bench_facts *facts)
              vla_record_real(r, "residual", b->check.residual.residual) &&
              vla_record_real(r, "max_residual", b->check.residual.max_residual);
     if (ok && b->plan && b->mirror) {
-        const char *label = vla_plan_label(b->plan);
+        const char *label = vla_mirror_label(b->mirror);
         ok = vla_record_string(r, "isa", *label ? label : "cuda");
         if (ok && b->sm_clock_hz > 0) ok = vla_record_real(r, "sm_clock_hz", b->sm_clock_hz);
     } else if (ok && b->plan)
         ok = vla_record_string(r, "isa", vla_isa_name(vla_plan_isa(b->plan)));
+    if (ok && b->libraries[0]) ok = vla_record_string(r, "libraries", b->libraries);
     if (ok && b->plan) ok = put_cut(r, b->plan);
     if (ok && b->status == VLA_ROW_OK && b->sampler.n > 0) ok = put_times(r, b, facts);
     if (ok) return r;

@@ -10,20 +10,14 @@ static bool is_sample(const vla_record *row)
     return !strcmp(vla_record_text(row, "kind", "sample"), "sample");
 }
 
-static int64_t integer(const vla_record *row, const char *name)
-{
-    const double value = vla_record_number(row, name, 0);
-    return value >= 0 && value < 9e15 ? (int64_t)value : 0;
-}
-
 /* Tables from elsewhere may lack columns: what is missing counts as equal. */
 static vla_setting setting_of(const vla_record *row)
 {
-    vla_setting s = {.B = integer(row, "B"),
-                     .H = integer(row, "H"),
-                     .dk = integer(row, "dk"),
-                     .dv = integer(row, "dv"),
-                     .threads = integer(row, "threads")};
+    vla_setting s = {.B = vla_record_count(row, "B", 0),
+                     .H = vla_record_count(row, "H", 0),
+                     .dk = vla_record_count(row, "dk", 0),
+                     .dv = vla_record_count(row, "dv", 0),
+                     .threads = vla_record_count(row, "threads", 0)};
     snprintf(s.backend, sizeof s.backend, "%s", vla_record_text(row, "backend", ""));
     snprintf(s.dtype, sizeof s.dtype, "%s", vla_record_text(row, "dtype", ""));
     snprintf(s.mode, sizeof s.mode, "%s", vla_record_text(row, "mode", "prefill"));
@@ -102,7 +96,7 @@ void vla_settings_free(vla_settings *settings)
 int64_t vla_record_x(const vla_record *row)
 {
     const char *mode = vla_record_text(row, "mode", "prefill");
-    return integer(row, !strcmp(mode, "decode") ? "depth" : "T");
+    return vla_record_count(row, !strcmp(mode, "decode") ? "depth" : "T", 0);
 }
 
 static vla_point point_of(const vla_record *row)

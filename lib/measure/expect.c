@@ -42,13 +42,24 @@ static bool differs(const vla_record *want, const vla_record *have, FILE *stream
     return true;
 }
 
+static bool is_compared(const vla_record *row)
+{
+    const char *kind = vla_record_text(row, "kind", "");
+    return !strcmp(kind, "sample") || !strcmp(kind, "crossover");
+}
+
+bool vla_expects(const vla_records *expected)
+{
+    for (int64_t i = 0; i < expected->count; i++)
+        if (is_compared(expected->rows[i])) return true;
+    return false;
+}
+
 int64_t vla_expect_differs(const vla_records *expected, const vla_records *found, FILE *stream)
 {
     int64_t count = 0;
-    for (int64_t i = 0; i < expected->count; i++) {
-        const char *kind = vla_record_text(expected->rows[i], "kind", "");
-        if (!strcmp(kind, "sample") || !strcmp(kind, "crossover"))
+    for (int64_t i = 0; i < expected->count; i++)
+        if (is_compared(expected->rows[i]))
             count += differs(expected->rows[i], partner(found, expected->rows[i]), stream);
-    }
     return count;
 }

@@ -1,4 +1,5 @@
 #include "lib/measure/parameters.h"
+#include "lib/base/names.h"
 #include "lib/op/registry.h"
 
 static bool put_positive(vla_record *r, const char *name, int64_t value)
@@ -13,10 +14,9 @@ bool vla_cut_record(const vla_problem *p, vla_record *r)
 
 bool vla_parameters_record(const vla_problem *p, vla_record *r)
 {
-    static const char *const features[] = {"elu1", "silu", "identity"};
     static const char *const gates[] = {NULL, "token", "row"};
     const bool has_A = vla_op_has_A(p->op), refresh = p->refresh_period > 0;
-    return vla_record_string(r, "features", p->op == VLA_SOFTMAX ? NULL : features[p->features]) &&
+    return vla_record_string(r, "features", p->op == VLA_SOFTMAX ? NULL : vla_features_name(p->features)) &&
            vla_record_string(r, "qk_norm", p->qk_l2 ? "l2" : "none") &&
            vla_record_string(r, "output", p->op == VLA_VLA ? (p->output == VLA_PLAIN ? "plain" : "ratio") : NULL) &&
            vla_record_bool(r, "no_normalise", p->no_normalise) &&

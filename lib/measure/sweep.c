@@ -5,6 +5,7 @@
 #include "lib/base/threads.h"
 #include "lib/base/clock.h"
 #include "lib/device/mirror.h"
+#include "lib/measure/rivals.h"
 #include "lib/measure/variant.h"
 #include "lib/op/registry.h"
 #include "lib/op/work.h"
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EXECS = 16, MAX_SAMPLES = 300 };
+enum { EXECS = 16, MAX_SAMPLES = 300, WORKERS = 16 };
 
 /* Seconds: long enough that waking the threads for a sample does not show. */
 #define SHORTEST_SAMPLE 1e-3
@@ -30,6 +31,7 @@ struct vla_sweep {
     vla_variants variants;
     vla_peaks peaks;
     bool peaks_missing; /* the device's cannot be measured */
+    bool left_out_said[1 + WORKERS];
     vla_sweep_counts counts;
     double done, total; /* for the progress bar: cases */
 };
@@ -40,6 +42,7 @@ vla_status vla_sweep_create(vla_sweep **result, const vla_sweep_config *config, 
     *result = s;
     if (!s) return vla_fail(error, VLA_ERR_MEMORY, "sweep: out of memory");
     s->config = *config;
+    if (s->config.worker_count > WORKERS) s->config.worker_count = WORKERS;
     s->rows = rows;
     s->started = vla_now();
     s->floor = vla_clock_floor() > SHORTEST_SAMPLE ? vla_clock_floor() : SHORTEST_SAMPLE;
@@ -143,11 +146,18 @@ static vla_status add_empty(vla_sweep *s, const vla_case *c, vla_row_status stat
 
 /* One group: cases of one size. */
 
+/* How many processes run a case: this one, and the workers where they do. */
+static int processes(const vla_sweep *s, const vla_case *c)
+{
+    const bool shared = s->config.worker_count > 0 && !s->config.profile && !c->backward && s->config.in_workers(c);
+    return shared ? 1 + s->config.worker_count : 1;
+}
+
 typedef struct group {
-    vla_inputs whole;  /* prefill: T tokens; decode: the context */
-    vla_inputs step;   /* decode: its last token */
-    vla_inputs cached; /* decode, softmax: the last query with every key; borrowed pointers */
-    vla_bench *benches;
+    vla_inputs whole;     /* prefill: T tokens; decode: the context */
+    vla_inputs step;      /* decode: its last token */
+    vla_inputs cached;    /* decode, softmax: the last query with every key; borrowed pointers */
+    vla_bench *benches;   /* those of one case are neighbours, this process's first */
     vla_buffers *starts;  /* decode: the state each step begins with */
     vla_references known; /* prefill */
     int64_t count;
@@ -234,6 +244,7 @@ static vla_status make_references(vla_sweep *s, group *g, const vla_case *cases,
 {
     vla_exec *exec;
     vla_status status = exec_for(s, vla_cpu_count(), &exec, error);
+    if (status) return status;
     for (int64_t i = 0; !status && i < count; i++)
         if (cases[i].mode == VLA_PREFILL && cases[i].problem.T > 0 && runs(&cases[i]))
             status = vla_check_needs(&cases[i], s->config.check_full, check_seed(s, &cases[i]), &g->known, error);
@@ -267,9 +278,19 @@ static vla_status prepare_one(vla_sweep *s, group *g, const vla_case *c, vla_err
         return status;
     }
     const vla_inputs *inputs = !decode ? &g->whole : state ? &g->step : &g->cached;
-    const vla_bench_check how = {&g->known, s->config.check_full, check_seed(s, c), s->config.backward};
+    vla_bench_check how = {&g->known, s->config.check_full, check_seed(s, c), s->config.backward, NULL};
     g->count++;
-    return vla_bench_prepare(bench, c, exec, inputs, decode && state ? start : NULL, &how, error);
+    status = vla_bench_prepare(bench, c, exec, inputs, decode && state ? start : NULL, &how, error);
+    bool any = false;
+    for (int i = 1; !status && i < processes(s, c); i++) {
+        vla_bench *rival = &g->benches[g->count++];
+        how.worker = s->config.workers[i - 1];
+        status = vla_bench_prepare(rival, c, exec, inputs, NULL, &how, error);
+        if (!status) vla_rivals_same(rival, vla_worker_name(how.worker));
+        any |= rival->status == VLA_ROW_OK;
+    }
+    if (!status && any) vla_rivals_same(bench, s->config.here);
+    return status;
 }
 
 /* The fewest samples asked for are taken also where checking has eaten the cases' share, unless they alone would cost
@@ -345,6 +366,37 @@ static vla_status finish_one(vla_sweep *s, vla_bench *b, vla_error *error)
     return add_row(s, vla_bench_record(b, &facts), b->status, error);
 }
 
+/* Says once of each version of a library that it cannot run a case which another can. */
+static void note_left_out(vla_sweep *s, const vla_bench *benches, int count, const char *const *names)
+{
+    bool any = false;
+    for (int i = 0; i < count; i++) any |= benches[i].status == VLA_ROW_OK;
+    for (int i = 0; any && i < count; i++) {
+        char text[640], label[VLA_LABEL_SIZE];
+        if (benches[i].status == VLA_ROW_OK || s->left_out_said[i] || !s->config.note) continue;
+        s->left_out_said[i] = true;
+        snprintf(text, sizeof text, "%s is left out of %s: %s", names[i],
+                 vla_case_label(&benches[i].c, label, sizeof label), benches[i].reason);
+        s->config.note(s->config.context, text);
+    }
+}
+
+/* The benches of one case, from *at on, become its row: the fastest of several. */
+static vla_status finish_case(vla_sweep *s, group *g, int64_t *at, vla_error *error)
+{
+    vla_bench *first = &g->benches[*at], *best = first;
+    const int count = processes(s, &first->c);
+    const char *names[1 + WORKERS] = {s->config.here};
+    *at += count;
+    if (count > 1) {
+        for (int i = 1; i < count; i++) names[i] = vla_worker_name(s->config.workers[i - 1]);
+        note_left_out(s, first, count, names);
+        best = first + vla_rivals_fastest(first, count);
+        vla_rivals_note(first, count, names, best);
+    }
+    return finish_one(s, best, error);
+}
+
 /* The machine's peaks at the dtypes and threads of these cases: measured at first, probed briefly again later. */
 static void probe_peaks(vla_sweep *s, const vla_case *cases, int64_t count)
 {
@@ -377,8 +429,10 @@ static vla_status run_group(vla_sweep *s, const vla_case *cases, int64_t count, 
     group g = {0};
     vla_error why = {0};
     const double begun = vla_now();
-    g.benches = calloc((size_t)count, sizeof *g.benches);
-    g.starts = calloc((size_t)count, sizeof *g.starts);
+    size_t all = 0;
+    for (int64_t i = 0; i < count; i++) all += (size_t)processes(s, &cases[i]);
+    g.benches = calloc(all, sizeof *g.benches);
+    g.starts = calloc(all, sizeof *g.starts);
     vla_status status = g.benches && g.starts ? make_inputs(s, &g, cases, count, &why)
                                               : vla_fail(&why, VLA_ERR_MEMORY, "sweep: out of memory");
     if (status == VLA_ERR_MEMORY) {
@@ -394,7 +448,7 @@ static vla_status run_group(vla_sweep *s, const vla_case *cases, int64_t count, 
         status = prepare_one(s, &g, &cases[i], error);
     if (!status && s->config.profile) status = profile(&g, error);
     if (!status && !s->config.profile) status = sample_in_turns(s, &g, budget - (vla_now() - begun), error);
-    for (int64_t i = 0; !status && i < g.count; i++) status = finish_one(s, &g.benches[i], error);
+    for (int64_t i = 0; !status && i < g.count;) status = finish_case(s, &g, &i, error);
     free_group(&g);
     return status;
 }
@@ -465,9 +519,10 @@ static vla_status run_size(vla_sweep *s, const vla_case *cases, int64_t count, d
     double bytes = 0;
     if (!chosen) return vla_fail(error, VLA_ERR_MEMORY, "sweep: out of memory");
     vla_status status = choose(s, cases, count, chosen, &kept, error);
-    for (int64_t i = 0; i < kept; i++)
-        bytes += 2 * vla_work_bytes(&chosen[i].problem, chosen[i].dtype, true, true) +
-                 3 * vla_state_bytes(&chosen[i].problem, chosen[i].dtype);
+    for (int64_t i = 0; i < kept; i++) /* another process has copies of its own on the host */
+        bytes += (2 * vla_work_bytes(&chosen[i].problem, chosen[i].dtype, true, true) +
+                  3 * vla_state_bytes(&chosen[i].problem, chosen[i].dtype)) *
+                 (2 * processes(s, &chosen[i]) - 1);
     const bool together = bytes < 0.4 * (double)vla_memory_available() && fits_device(chosen, kept, bytes);
     if (!status && kept > 0) probe_peaks(s, chosen, kept);
     if (!status && kept > 0) probe_device(s, chosen, kept);

@@ -14,9 +14,13 @@ typedef struct vla_sweep_config {
     int64_t seed;
     vla_isa isa;
     const vla_bench_backward *backward; /* for cases of pass fwdbwd */
-    const vla_inputs *data;             /* --input tensors in float64; NULL: synthetic */
-    const char *digest;                 /* of data */
-    void *context;                      /* for the callbacks; any of them may be NULL */
+    vla_worker *const *workers;         /* other processes that run some cases too; the fastest makes the row */
+    int worker_count;
+    const char *here;                      /* the library that this process has in a worker's place, "cudnn 9.14.0" */
+    bool (*in_workers)(const vla_case *c); /* those cases: no state, forward */
+    const vla_inputs *data;                /* --input tensors in float64; NULL: synthetic */
+    const char *digest;                    /* of data */
+    void *context;                         /* for the callbacks; any of them may be NULL */
     vla_status (*row)(void *context, const vla_record *record, vla_error *error); /* an error ends the sweep */
     void (*progress)(void *context, const char *label, double done, double total);
     void (*note)(void *context, const char *text);

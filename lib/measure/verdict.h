@@ -5,8 +5,9 @@
 #include "lib/report/record.h"
 
 /* Pushes `verdict` records (claim part source verdict value lo hi claimed condition replay) on out. From prefill rows:
- *   C1  exponents of time in T over the last factor of eight: within 0.1 of what is claimed; "holds if" where the exponent
- * of all sizes is not C5  vla's time over linear's at every common T, and their operation counts: within a fifth of 5
+ *   C1  exponents of time in T over the last factor of eight: within 0.1 of what is claimed; "holds if" where the
+ *       exponent of all sizes is not
+ *   C5  vla's time over linear's at every common T, and their operation counts: within a fifth of 5
  *   C6  vla stepwise (one launch a token) over recurrent (one launch): at least 14
  *   C11 the measured crossover of vla and softmax: 43,000 inside its bracket, widened by a tenth; and where power laws
  *       through points to T = 4,096 meet: the truth within 15 %

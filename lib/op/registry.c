@@ -2,6 +2,7 @@
 #include "kernels/cuda/choice.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/table.h"
+#include <math.h>
 #include <stdio.h>
 
 static const vla_kernel *const tables[] = {
@@ -62,6 +63,12 @@ bool vla_kernel_supports(const vla_kernel *kernel, const vla_problem *problem, v
     if (!variant) {
         snprintf(reason, reason_size, "%s/%s/%s has no %s kernel", vla_op_name(kernel->op), vla_form_name(kernel->form),
                  vla_backend_name(kernel->backend), vla_dtype_name(dtype));
+        return false;
+    }
+    /* Every dtype but f64 holds A in float32, which must hold what A starts from. */
+    if (vla_op_has_A(problem->op) && dtype != VLA_F64 && !isnormal((float)(1 / problem->lambda0))) {
+        snprintf(reason, reason_size, "lambda0 %g: 1/lambda0 is beyond float32, which holds A; accepted: with f64",
+                 problem->lambda0);
         return false;
     }
     return !variant->supports || variant->supports(problem, reason, reason_size);

@@ -35,7 +35,7 @@ vla_pool *vla_exec_pool(vla_exec *exec);
 void vla_plan_set_stream(vla_plan *plan, void *stream);
 /* After the first run: what it ran, where a form has several ("cudnn 9.14.0"); otherwise "". */
 const char *vla_plan_label(const vla_plan *plan);
-/* After the first run: tokens a chunk and segments a head that the kernel took, given or chosen; 0 where it has none. */
+/* After the first run: tokens a chunk and segments a head that the kernel took, given or chosen; 0 for none. */
 void vla_plan_cut(const vla_plan *plan, int64_t *chunk, int64_t *segments);
 vla_backend vla_plan_backend(const vla_plan *plan);
 

@@ -125,7 +125,7 @@ static bool device_facts(char *gpu, size_t gpu_size, char *cuda, size_t cuda_siz
 
 vla_record *vla_meta(int threads)
 {
-    char cpu[256], gpu[256], driver[64], cuda[32] = "", cudnn[32] = "", blas[256], date[32];
+    char cpu[256], gpu[256], driver[64], cuda[32] = "", cudnn[32] = "", cudnn_path[512] = "", blas[256], date[32];
     vla_record *meta = vla_record_create("meta");
     if (!meta) return NULL;
     cpu_name(cpu, sizeof cpu);
@@ -133,7 +133,8 @@ vla_record *vla_meta(int threads)
     date_now(date, sizeof date);
     bool has_gpu = gpu_name(gpu, sizeof gpu);
     bool has_driver = driver_version(driver, sizeof driver);
-    if (has_gpu && device_facts(gpu, sizeof gpu, cuda, sizeof cuda)) vla_cudnn_installed(cudnn, sizeof cudnn);
+    if (has_gpu && device_facts(gpu, sizeof gpu, cuda, sizeof cuda))
+        vla_cudnn_installed(cudnn, sizeof cudnn, cudnn_path, sizeof cudnn_path);
     bool done = vla_record_string(meta, "version", vla_version()) &&
                 vla_record_string(meta, "commit", or_null(VLA_BUILD_COMMIT)) &&
                 vla_record_string(meta, "compiler", COMPILER) &&
@@ -141,8 +142,8 @@ vla_record *vla_meta(int threads)
                 vla_record_string(meta, "gpu", has_gpu ? gpu : NULL) &&
                 vla_record_string(meta, "driver", has_driver ? driver : NULL) &&
                 vla_record_string(meta, "cuda", or_null(cuda)) && vla_record_string(meta, "cudnn", or_null(cudnn)) &&
-                vla_record_string(meta, "blas", blas) && vla_record_int(meta, "threads", threads) &&
-                vla_record_string(meta, "date", date);
+                vla_record_string(meta, "cudnn_path", or_null(cudnn_path)) && vla_record_string(meta, "blas", blas) &&
+                vla_record_int(meta, "threads", threads) && vla_record_string(meta, "date", date);
     if (done) return meta;
     vla_record_destroy(meta);
     return NULL;

@@ -14,6 +14,7 @@ typedef struct field {
 struct vla_record {
     field *fields;
     int count, capacity;
+    bool broken; /* a field is missing for want of memory */
 };
 
 static void release_value(vla_value *value)
@@ -41,6 +42,12 @@ static bool grow(vla_record *record)
     return true;
 }
 
+static bool broken(vla_record *record)
+{
+    record->broken = true;
+    return false;
+}
+
 /* Takes ownership of what value points to, also when it fails. */
 static bool put(vla_record *record, const char *name, vla_value value)
 {
@@ -54,7 +61,7 @@ static bool put(vla_record *record, const char *name, vla_value value)
     if (!copy || !grow(record)) {
         free(copy);
         release_value(&value);
-        return false;
+        return broken(record);
     }
     record->fields[record->count++] = (field){copy, value};
     return true;
@@ -102,7 +109,7 @@ bool vla_record_put(vla_record *record, const char *name, const vla_value *value
 
 vla_record *vla_record_copy(const vla_record *record)
 {
-    vla_record *copy = calloc(1, sizeof *copy);
+    vla_record *copy = record->broken ? NULL : calloc(1, sizeof *copy);
     if (!copy) return NULL;
     for (int i = 0; i < record->count; i++) {
         if (!vla_record_put(copy, record->fields[i].name, &record->fields[i].value)) {
@@ -117,7 +124,8 @@ bool vla_record_string(vla_record *record, const char *name, const char *text)
 {
     if (!text) return vla_record_null(record, name);
     char *copy = strdup(text);
-    return copy && put(record, name, (vla_value){.type = VLA_VALUE_STRING, .string = copy});
+    if (!copy) return broken(record);
+    return put(record, name, (vla_value){.type = VLA_VALUE_STRING, .string = copy});
 }
 
 bool vla_record_int(vla_record *record, const char *name, int64_t integer)
@@ -143,9 +151,8 @@ bool vla_record_null(vla_record *record, const char *name)
 
 bool vla_record_reals(vla_record *record, const char *name, const double *values, int64_t count)
 {
-    if (count < 0) return false;
-    double *copy = malloc((size_t)(count ? count : 1) * sizeof *copy);
-    if (!copy) return false;
+    double *copy = count < 0 ? NULL : malloc((size_t)(count ? count : 1) * sizeof *copy);
+    if (!copy) return broken(record);
     if (count) memcpy(copy, values, (size_t)count * sizeof *copy);
     return put(record, name, (vla_value){.type = VLA_VALUE_REALS, .reals = {copy, count}});
 }
@@ -183,6 +190,18 @@ double vla_record_number(const vla_record *record, const char *name, double fall
     if (value && value->type == VLA_VALUE_INT) return (double)value->integer;
     if (value && value->type == VLA_VALUE_REAL) return value->real;
     return fallback;
+}
+
+int64_t vla_record_count(const vla_record *record, const char *name, int64_t fallback)
+{
+    const double value = vla_record_number(record, name, -1);
+    return value >= 0 && value <= 0x1p53 ? (int64_t)value : fallback;
+}
+
+bool vla_record_true(const vla_record *record, const char *name)
+{
+    const vla_value *value = vla_record_get(record, name);
+    return value && value->type == VLA_VALUE_BOOL && value->boolean;
 }
 
 static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size)
@@ -237,7 +256,7 @@ bool vla_record_key(vla_record *record, const char *const *names)
 
 bool vla_records_push(vla_records *records, vla_record *record)
 {
-    if (!record) return false;
+    if (!record || record->broken) return false;
     if (records->count == records->capacity) {
         int64_t capacity = records->capacity ? 2 * records->capacity : 64;
         vla_record **rows = realloc(records->rows, (size_t)capacity * sizeof *rows);
@@ -247,6 +266,14 @@ bool vla_records_push(vla_records *records, vla_record *record)
     }
     records->rows[records->count++] = record;
     return true;
+}
+
+bool vla_records_copy(vla_records *records, const vla_record *record)
+{
+    vla_record *copy = vla_record_copy(record);
+    if (vla_records_push(records, copy)) return true;
+    vla_record_destroy(copy);
+    return false;
 }
 
 void vla_records_clear(vla_records *records)

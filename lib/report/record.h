@@ -28,7 +28,8 @@ typedef struct vla_value {
 
 typedef struct vla_record vla_record;
 
-/* kind is the first field. Aborting on memory is the caller's: create returns NULL, setters return false. */
+/* kind is the first field. Without memory create returns NULL and setters return false; a record that a setter failed
+ * on is taken into no list and has no copy, so that a builder may leave their answers unread. */
 vla_record *vla_record_create(const char *kind);
 vla_record *vla_record_copy(const vla_record *record);
 void vla_record_destroy(vla_record *record);
@@ -48,6 +49,10 @@ const vla_value *vla_record_get(const vla_record *record, const char *name); /* 
 /* Convenience: the value as text or number, with a fallback when absent, null or of another type. */
 const char *vla_record_text(const vla_record *record, const char *name, const char *fallback);
 double vla_record_number(const vla_record *record, const char *name, double fallback);
+/* The same as a count: a number from 0 to 2^53, cut to a whole one. */
+int64_t vla_record_count(const vla_record *record, const char *name, int64_t fallback);
+/* The value is the boolean true. */
+bool vla_record_true(const vla_record *record, const char *name);
 
 /* Sets "key": 16 hexadecimal digits, an FNV-1a hash of the named fields (NULL-ended; absent and null ones count alike)
  * and of nothing else, so that rows of the same measurement meet in --resume, merge and compare. */
@@ -59,7 +64,9 @@ typedef struct vla_records {
     int64_t count, capacity;
 } vla_records;
 
+/* False, and the record stays the caller's: NULL, one a setter failed on, or no memory. */
 bool vla_records_push(vla_records *records, vla_record *record);
+bool vla_records_copy(vla_records *records, const vla_record *record); /* appends a copy */
 void vla_records_clear(vla_records *records);
 
 #endif

@@ -116,6 +116,13 @@ vla_status vla_report_add(vla_report *report, vla_record *record, vla_error *err
     return first;
 }
 
+vla_status vla_report_keep(vla_report *report, vla_records *kept, vla_record *record, vla_error *error)
+{
+    if (vla_records_copy(kept, record)) return vla_report_add(report, record, error);
+    vla_record_destroy(record);
+    return vla_fail(error, VLA_ERR_MEMORY, "report: out of memory for a row");
+}
+
 const vla_records *vla_report_rows(const vla_report *report)
 {
     return &report->rows;

@@ -21,6 +21,8 @@ vla_status vla_report_output(vla_report *report, const char *path, vla_format fo
 /* Writes one record everywhere and flushes; the report takes ownership. JSON files are valid after every row. A write
  * error is reported once per file and the others go on. Markdown tables are printed by vla_report_close. */
 vla_status vla_report_add(vla_report *report, vla_record *record, vla_error *error);
+/* The same, with a copy for `kept`. */
+vla_status vla_report_keep(vla_report *report, vla_records *kept, vla_record *record, vla_error *error);
 const vla_records *vla_report_rows(const vla_report *report);
 vla_status vla_report_close(vla_report *report, vla_error *error); /* frees it also on error */
 
@@ -37,7 +39,7 @@ typedef struct vla_column {
 } vla_column;
 void vla_table_print(FILE *stream, const vla_records *records, const char *kind, const vla_column *columns, int count);
 
-/* version commit compiler cflags cpu gpu driver cuda cudnn blas threads date (ISO 8601 UTC). */
+/* version commit compiler cflags cpu gpu driver cuda cudnn cudnn_path blas threads date (ISO 8601 UTC). */
 vla_record *vla_meta(int threads);
 
 #endif

@@ -35,16 +35,29 @@ static bool meets(const vla_record *row, const vla_record *other)
     return same(row, other, "status") && overlap(row, other, "accuracy_lo", "accuracy_hi");
 }
 
-int64_t vla_task_expect_differs(const vla_records *expected, const vla_records *found, FILE *stream)
+static bool is_compared(const vla_record *row)
 {
     static const char *const kinds[] = {"recall", "capacity", "train", "verdict"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(text(row, "kind"), kinds[i]) == 0) return true;
+    return false;
+}
+
+bool vla_task_expects(const vla_records *expected)
+{
+    for (int64_t i = 0; i < expected->count; i++)
+        if (is_compared(expected->rows[i])) return true;
+    return false;
+}
+
+int64_t vla_task_expect_differs(const vla_records *expected, const vla_records *found, FILE *stream)
+{
     int64_t count = 0;
     for (int64_t i = 0; i < expected->count; i++) {
         const vla_record *row = expected->rows[i];
-        bool compared = false;
-        for (int k = 0; k < 4; k++) compared = compared || strcmp(text(row, "kind"), kinds[k]) == 0;
-        const vla_record *other = compared ? partner(found, row) : row;
-        if (other && (other == row || meets(row, other))) continue;
+        if (!is_compared(row)) continue;
+        const vla_record *other = partner(found, row);
+        if (other && meets(row, other)) continue;
         count++;
         fprintf(stream, "expected: %s %s%s%s: %s\n", text(row, "kind"),
                 vla_record_text(row, "case", text(row, "claim")), *text(row, "source") ? ", " : "", text(row, "source"),

@@ -196,16 +196,10 @@ static vla_status recall_figures(shelf *s, vla_error *error)
     return status;
 }
 
-static bool is_true(const vla_record *row, const char *name)
-{
-    const vla_value *value = vla_record_get(row, name);
-    return value && value->type == VLA_VALUE_BOOL && value->boolean;
-}
-
 /* A network trained to the end, not one that only tried a rate. */
 static bool is_scored(const vla_record *row)
 {
-    return text_is(row, "kind", "train") && text_is(row, "status", "ok") && !is_true(row, "search");
+    return text_is(row, "kind", "train") && text_is(row, "status", "ok") && !vla_record_true(row, "search");
 }
 
 static bool is_lengthened(const vla_record *row)
@@ -320,8 +314,8 @@ static vla_status gradient_by_lag(shelf *s, const vla_record *like, vla_error *e
             continue;
         if (!of[op]) of[op] = vla_record_text(row, "case", "");
         if (!text_is(row, "case", of[op])) continue;
-        snprintf(who, sizeof who, "%s, %s", vla_op_name(op), is_true(row, "trained") ? "trained" : "untrained");
-        put(s->p, who, is_true(row, "trained") ? VLA_LINESPOINTS : VLA_LINES, number(row, "lag"),
+        snprintf(who, sizeof who, "%s, %s", vla_op_name(op), vla_record_true(row, "trained") ? "trained" : "untrained");
+        put(s->p, who, vla_record_true(row, "trained") ? VLA_LINESPOINTS : VLA_LINES, number(row, "lag"),
             number(row, "gradient"), 0, 0);
     }
     return finish(s, error);

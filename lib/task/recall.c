@@ -2,6 +2,7 @@
 #include "lib/base/sizes.h"
 #include "lib/base/status.h"
 #include <cblas.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -252,6 +253,13 @@ bool vla_recall_possible(const vla_recall *recall, int64_t n, char *reason, size
                              reason_size);
 }
 
+/* BLAS counts in int. */
+static bool fits_blas(int64_t rows, int64_t columns)
+{
+    int64_t count = 0;
+    return vla_size_mul(rows, columns, &count) && count <= INT_MAX;
+}
+
 static vla_status check(const vla_recall *recall, const int64_t *n, int64_t count, vla_error *error)
 {
     if (recall->trials < 1 || recall->trials > 1 << 20)
@@ -265,6 +273,12 @@ static vla_status check(const vla_recall *recall, const int64_t *n, int64_t coun
         if (n[j] < 1 || (j > 0 && n[j] <= n[j - 1]))
             return vla_fail(error, VLA_ERR_ARGUMENT, "n %lld: ascending counts of at least 1 are accepted",
                             (long long)n[j]);
+    const vla_memory_spec *m = &recall->memory;
+    const int64_t total = count > 0 ? n[count - 1] + recall->distractors : 0, wide = m->dk > m->dv ? m->dk : m->dv;
+    if (!fits_blas(total, wide) || !fits_blas(wide, wide) || !fits_blas(total, recall->codebook))
+        return vla_fail(error, VLA_ERR_ARGUMENT,
+                        "%lld pairs of width %lld and %lld values: an array of 2^31 elements or more; accepted: fewer",
+                        (long long)total, (long long)wide, (long long)recall->codebook);
     char reason[160];
     if (count > 0 && !vla_recall_possible(recall, n[count - 1], reason, sizeof reason))
         return vla_fail(error, VLA_ERR_ARGUMENT, "n %lld: %s", (long long)n[count - 1], reason);

@@ -306,10 +306,9 @@ static int64_t gather(const vla_records *records, int64_t i, vla_point *points, 
         const vla_record *row = records->rows[j];
         if (!same_curve_but_width(row, first)) continue;
         const double n95 = vla_record_number(row, "n95", 0);
-        const vla_value *open = vla_record_get(row, "censored");
-        *censored |= open && open->type == VLA_VALUE_BOOL && open->boolean;
+        *censored |= vla_record_true(row, "censored");
         points[count++] = (vla_point){
-            (int64_t)vla_record_number(row, "d", 0),
+            vla_record_count(row, "d", 0),
             n95 > 0,
             {n95, fmax(0.5, vla_record_number(row, "n95_lo", n95)), vla_record_number(row, "n95_hi", n95), NULL, 0}};
     }

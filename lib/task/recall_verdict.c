@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_ROWS = 64, MEMORIES = 5 };
@@ -51,25 +52,6 @@ static const vla_record *find(const group *g, const char *kind, const char *op, 
     return NULL;
 }
 
-static vla_status add(const group *g, const finding *f, const vla_row_sink *sink, vla_error *error)
-{
-    char source[96], replay[200];
-    snprintf(source, sizeof source, "recall %s d=%" PRId64 " V=%" PRId64 "%s%s", g->keys, g->d, g->codebook,
-             f->source ? ", " : "", f->source ? f->source : "");
-    snprintf(replay, sizeof replay,
-             "vla-capacity recall --keys %s --d %" PRId64 " --codebook %" PRId64 " --trials %" PRId64
-             " --seed %" PRId64,
-             g->keys, g->d, g->codebook, g->trials, g->seed);
-    vla_record *row = vla_record_create("verdict");
-    if (row && vla_record_string(row, "claim", f->claim) && vla_record_string(row, "source", source) &&
-        vla_record_real(row, "value", f->value) && vla_record_real(row, "lo", f->lo) &&
-        vla_record_real(row, "hi", f->hi) && vla_record_string(row, "verdict", f->verdict) &&
-        vla_record_string(row, "condition", f->condition) && vla_record_string(row, "replay", replay))
-        return sink->add(sink->context, row, error);
-    vla_record_destroy(row);
-    return vla_fail(error, VLA_ERR_MEMORY, "verdict: out of memory for a record");
-}
-
 /* The measured n of vla in ascending order. */
 static int64_t counts(const group *g, double *n)
 {
@@ -82,6 +64,54 @@ static int64_t counts(const group *g, double *n)
         n[at] = number(row, "n");
     }
     return count;
+}
+
+/* " --NAME VALUE" where the record has another value than the program's own. */
+static void put_real(FILE *to, const vla_record *row, const char *field, const char *name, double usual)
+{
+    const double value = number(row, field);
+    if (isfinite(value) && value != usual) fprintf(to, " --%s %.17g", name, value);
+}
+
+/* The run that finds the same, in fresh memory; NULL: there is none. */
+static char *replay_of(const group *g)
+{
+    double n[MOST_ROWS];
+    char *line = NULL;
+    size_t size = 0;
+    const int64_t count = counts(g, n);
+    const vla_record *vla = find(g, "recall", "vla", (double)NAN), *decay = find(g, "recall", "decay", (double)NAN);
+    FILE *to = open_memstream(&line, &size);
+    if (!to) return NULL;
+    fprintf(to,
+            "vla-capacity recall --keys %s --d %" PRId64 " --codebook %" PRId64 " --trials %" PRId64 " --seed %" PRId64,
+            g->keys, g->d, g->codebook, g->trials, g->seed);
+    for (int64_t i = 0; i < count; i++) fprintf(to, "%s%.0f", i ? "," : " --n ", n[i]);
+    put_real(to, vla, "lambda0", "lambda0", 0.1);
+    put_real(to, vla, "u_scale", "u-scale", 1);
+    put_real(to, decay, "decay_gate", "decay", 0.88);
+    if (vla && strcmp(vla_record_text(vla, "u", ""), "random") == 0) fputs(" --u random", to);
+    if (strcmp(g->keys, "input") == 0) fputs(" --input DIR", to); /* records do not say where they lay */
+    if (fclose(to) == 0) return line;
+    free(line);
+    return NULL;
+}
+
+static vla_status add(const group *g, const finding *f, const vla_row_sink *sink, vla_error *error)
+{
+    char source[96], *replay = replay_of(g);
+    snprintf(source, sizeof source, "recall %s d=%" PRId64 " V=%" PRId64 "%s%s", g->keys, g->d, g->codebook,
+             f->source ? ", " : "", f->source ? f->source : "");
+    vla_record *row = vla_record_create("verdict");
+    const bool ok = row && replay && vla_record_string(row, "claim", f->claim) &&
+                    vla_record_string(row, "source", source) && vla_record_real(row, "value", f->value) &&
+                    vla_record_real(row, "lo", f->lo) && vla_record_real(row, "hi", f->hi) &&
+                    vla_record_string(row, "verdict", f->verdict) &&
+                    vla_record_string(row, "condition", f->condition) && vla_record_string(row, "replay", replay);
+    free(replay);
+    if (ok) return sink->add(sink->context, row, error);
+    vla_record_destroy(row);
+    return vla_fail(error, VLA_ERR_MEMORY, "verdict: out of memory for a record");
 }
 
 static vla_status exact_below_width(const group *g, const double *n, int64_t count, const vla_row_sink *sink,
@@ -137,11 +167,17 @@ static vla_status gentler_than_linear(const group *g, double n, const vla_row_si
     return add(g, &f, sink, error);
 }
 
+/* Of all trials, `each` questions a trial. */
+static int64_t answers(const group *g, double each)
+{
+    return (int64_t)fmin((double)g->trials * floor(each), 0x1p53);
+}
+
 static vla_status old_ones_kept(const group *g, double n, const vla_row_sink *sink, vla_error *error)
 {
     const vla_record *vla = find(g, "recall", "vla", n);
     const double chance = 1 / (double)g->codebook;
-    const vla_share oldest = vla_share_of((const double[]){number(vla, "age_q1")}, 1, g->trials * (int64_t)(n / 4));
+    const vla_share oldest = vla_share_of((const double[]){number(vla, "age_q1")}, 1, answers(g, n / 4));
     finding f = {.claim = "C14b", .value = oldest.value, .lo = oldest.lo, .hi = oldest.hi};
     f.verdict = oldest.lo > chance ? "holds" : oldest.hi < 2 * chance ? "refuted" : "undecided";
     snprintf(f.condition, sizeof f.condition, "oldest quarter at n = %.0f; chance is %.4f, all ages %.3f", n, chance,
@@ -154,7 +190,7 @@ static vla_status recent_ones_kept(const group *g, double n, const vla_row_sink 
     if (n != 2 * (double)g->d) return VLA_OK; /* the newest d are the newer two quarters only there */
     const vla_record *vla = find(g, "recall", "vla", n);
     const double newest = (number(vla, "age_q3") + number(vla, "age_q4")) / 2;
-    const vla_share share = vla_share_of(&newest, 1, g->trials * g->d);
+    const vla_share share = vla_share_of(&newest, 1, answers(g, (double)g->d));
     finding f = {.claim = "C14c", .value = share.value, .lo = share.lo, .hi = share.hi};
     f.verdict = share.value >= 0.95 ? "holds" : "refuted";
     snprintf(f.condition, sizeof f.condition, "accuracy of the d most recent of n = 2d pairs; older half %.3f",
@@ -269,10 +305,10 @@ static group group_of(const vla_records *records, const vla_record *row)
 {
     return (group){records,
                    vla_record_text(row, "keys", "?"),
-                   (int64_t)vla_record_number(row, "d", 0),
-                   (int64_t)vla_record_number(row, "codebook", 0),
-                   (int64_t)vla_record_number(row, "trials", 0),
-                   (int64_t)vla_record_number(row, "seed", 0)};
+                   vla_record_count(row, "d", 0),
+                   vla_record_count(row, "codebook", 0),
+                   vla_record_count(row, "trials", 0),
+                   vla_record_count(row, "seed", 0)};
 }
 
 vla_status vla_recall_verdicts(const vla_records *records, const vla_row_sink *sink, vla_error *error)

@@ -13,7 +13,8 @@ typedef struct vla_row_sink {
     void *context;
 } vla_row_sink;
 
-/* FNV-1a of text as 16 hexadecimal digits: the key of a case is that of everything that decides its numbers. */
+/* FNV-1a of text, from a start of its own, as 16 hexadecimal digits: the key of a case is that of everything that
+ * decides its numbers. */
 void vla_case_key(const char *text, char key[17]);
 
 #endif

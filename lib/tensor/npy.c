@@ -1,6 +1,6 @@
 /* The .npy format: "\x93NUMPY", version, header length (2 bytes little-endian in version 1, else 4), a Python dict
- * literal
- * {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }, then the elements. Source: numpy.lib.format, NEP 1. */
+ * literal {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }, then the elements. Source: numpy.lib.format,
+ * NEP 1. */
 #include "lib/tensor/npy.h"
 #include "lib/base/file.h"
 #include "lib/base/sizes.h"

@@ -58,9 +58,7 @@ static void recur(tape *t, const attention_shape *s, const attention_rows *rows,
 
 static void forward(const attention_shape *s, const attention_rows *rows, real *scratch)
 {
-    tape t;
-    tape_make(&t, s, scratch);
-    recur(&t, s, rows, true, false);
+    state_forward(recur, s, rows, scratch);
 }
 
 /* States before every token of the segment that starts at `from`, from its mark, into S_back [segment, dv, wk]. */

@@ -21,15 +21,10 @@ static void recur(tape *t, const attention_shape *s, const attention_rows *rows,
     }
 }
 
-static void forward(const attention_shape *s, const attention_rows *rows, real *scratch)
+static void back_token(tape *t, const attention_shape *s, const attention_rows *rows, const attention_gradients *d,
+                       int64_t i, real dden)
 {
-    tape t;
-    tape_make(&t, s, scratch);
-    recur(&t, s, rows, true, false);
-}
-
-static void back_token(tape *t, const attention_shape *s, real dden, int64_t i)
-{
+    (void)rows, (void)d;
     const int64_t wk = t->wk, wv = t->wv;
     const real *qf = t->qf + i * wk, *kf = t->kf + i * wk, *v = t->r + i * wv;
     const real *q_later = row_of(t, s, t->qf, i + 1, wk), *dy_later = later(t->dy, i, wv), *dy = mine(t->dy, i, wv);
@@ -48,26 +43,4 @@ static void back_token(tape *t, const attention_shape *s, real dden, int64_t i)
     axpy(t->dqf, dden, t->n + i * wk, wk);
 }
 
-static void backward(const attention_shape *s, const attention_rows *rows, const attention_gradients *d, real *scratch)
-{
-    tape t;
-    tape_make(&t, s, scratch);
-    recur(&t, s, rows, false, true);
-    back_start(&t, s);
-    clear(t.dkh, t.wk); /* the unit key is not used */
-    for (int64_t i = s->len - 1; i >= 0; i--) {
-        const real dden = back_output(&t, s, rows, d, i);
-        back_token(&t, s, dden, i);
-        back_features(&t, s, rows, d, i);
-    }
-}
-
-static real norm(const attention_shape *s, const attention_rows *rows, real *scratch)
-{
-    tape t;
-    tape_make(&t, s, scratch);
-    recur(&t, s, rows, false, false);
-    return state_norm(&t, s);
-}
-
-const attention KERNEL(attention_linear) = {state_scratch, forward, backward, norm};
+STATE_ATTENTION(attention_linear);

@@ -6,8 +6,9 @@
  * dkh += ds p + P' dp, G += sym(dp kh^T), P' the matrix before the step. */
 #include "lib/train/state.h"
 
-static void direction(tape *t, const attention_shape *s, int64_t i, bool keep)
+static void direct(tape *t, const attention_shape *s, const attention_rows *rows, int64_t i, bool keep)
 {
+    (void)rows;
     const int64_t wk = t->wk;
     real *p = t->z + i * wk;
     const real *kh = t->kh + i * wk, *p_before = row_of(t, s, t->z, i - 1, wk);
@@ -21,20 +22,7 @@ static void direction(tape *t, const attention_shape *s, int64_t i, bool keep)
 
 static void recur(tape *t, const attention_shape *s, const attention_rows *rows, bool tell, bool keep)
 {
-    tape_features(t, s, rows);
-    tape_start(t, s);
-    for (int64_t i = 0; i < s->len; i++) {
-        direction(t, s, i, keep);
-        tape_write(t, s, rows, i, keep);
-        tape_output(t, s, rows, i, tell);
-    }
-}
-
-static void forward(const attention_shape *s, const attention_rows *rows, real *scratch)
-{
-    tape t;
-    tape_make(&t, s, scratch);
-    recur(&t, s, rows, true, false);
+    recur_along(direct, t, s, rows, tell, keep);
 }
 
 static void back_direction(tape *t, const attention_shape *s, int64_t i)
@@ -57,27 +45,13 @@ static void back_direction(tape *t, const attention_shape *s, int64_t i)
     axpy(t->dkh, ds, p, wk);
 }
 
-static void backward(const attention_shape *s, const attention_rows *rows, const attention_gradients *d, real *scratch)
+static void back_token(tape *t, const attention_shape *s, const attention_rows *rows, const attention_gradients *d,
+                       int64_t i, real dden)
 {
-    tape t;
-    tape_make(&t, s, scratch);
-    recur(&t, s, rows, false, true);
-    back_start(&t, s);
-    for (int64_t i = s->len - 1; i >= 0; i--) {
-        back_output(&t, s, rows, d, i);
-        back_write(&t, s, i);
-        back_direction(&t, s, i);
-        clear(t.dkf, t.wk);
-        back_features(&t, s, rows, d, i);
-    }
+    (void)rows, (void)d, (void)dden;
+    back_write(t, s, i);
+    back_direction(t, s, i);
+    clear(t->dkf, t->wk);
 }
 
-static real norm(const attention_shape *s, const attention_rows *rows, real *scratch)
-{
-    tape t;
-    tape_make(&t, s, scratch);
-    recur(&t, s, rows, false, false);
-    return state_norm(&t, s);
-}
-
-const attention KERNEL(attention_rls) = {state_scratch, forward, backward, norm};
+STATE_ATTENTION(attention_rls);

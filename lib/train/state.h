@@ -188,6 +188,7 @@ INLINE void back_start(tape *t, const attention_shape *s)
     clear(t->D2, s->dv * t->wk);
     clear(t->G, s->dk * t->wk);
     clear(t->dn, t->wk);
+    clear(t->dkh, t->wk); /* linear, which has no unit key, never writes it */
     clear(t->dy, 2 * t->wv);
     clear(t->dr, 2 * t->wv);
     clear(t->gated_dy, 2 * t->wv);
@@ -281,13 +282,76 @@ INLINE void back_features(tape *t, const attention_shape *s, const attention_row
     for (int64_t j = 0; j < s->dv; j += LANES) put(d->v + i * rows->v_stride + j, vload(dr + j), s->dv - j);
 }
 
-/* |S|_F after the last token, whose part S still lacks. */
-INLINE real state_norm(tape *t, const attention_shape *s)
+/* One head's passes, from what an operator file says of a token:
+ *
+ * recursion      fills the tape token by token; tell: writes o as well; keep: keeps the marks a backward pass needs
+ * direction      a_t (and what makes it) of token i, before its r_t and y_t
+ * token_adjoint  dqf, dkf, dkh and dr of token i, after back_output, whose dden it is given; u's and g's gradients */
+typedef void recursion(tape *t, const attention_shape *s, const attention_rows *rows, bool tell, bool keep);
+typedef void direction(tape *t, const attention_shape *s, const attention_rows *rows, int64_t i, bool keep);
+typedef void token_adjoint(tape *t, const attention_shape *s, const attention_rows *rows, const attention_gradients *d,
+                           int64_t i, real dden);
+
+/* The recursion of an operator that writes r_t a_t^T. */
+INLINE void recur_along(direction *direct, tape *t, const attention_shape *s, const attention_rows *rows, bool tell,
+                        bool keep)
 {
-    const pass_terms last = {
-        .add = {{row_of(t, s, t->a, s->len - 1, t->wk), row_of(t, s, t->r, s->len - 1, t->wv), 1}}};
-    pass_over(1, 0, t->S, t->S, s->dk, t->wv, &last);
-    return (real)sqrt((double)dotp(t->S, t->S, s->dk * t->wv));
+    tape_features(t, s, rows);
+    tape_start(t, s);
+    for (int64_t i = 0; i < s->len; i++) {
+        direct(t, s, rows, i, keep);
+        tape_write(t, s, rows, i, keep);
+        tape_output(t, s, rows, i, tell);
+    }
 }
+
+INLINE void state_forward(recursion *recur, const attention_shape *s, const attention_rows *rows, real *scratch)
+{
+    tape t;
+    tape_make(&t, s, scratch);
+    recur(&t, s, rows, true, false);
+}
+
+INLINE void state_backward(recursion *recur, token_adjoint *back, const attention_shape *s, const attention_rows *rows,
+                           const attention_gradients *d, real *scratch)
+{
+    tape t;
+    tape_make(&t, s, scratch);
+    recur(&t, s, rows, false, true);
+    back_start(&t, s);
+    for (int64_t i = s->len - 1; i >= 0; i--) {
+        const real dden = back_output(&t, s, rows, d, i);
+        back(&t, s, rows, d, i, dden);
+        back_features(&t, s, rows, d, i);
+    }
+}
+
+/* |S_T|_F; what the last token adds S still lacks. */
+INLINE real state_norm(recursion *recur, const attention_shape *s, const attention_rows *rows, real *scratch)
+{
+    tape t;
+    tape_make(&t, s, scratch);
+    recur(&t, s, rows, false, false);
+    const pass_terms last = {.add = {{row_of(&t, s, t.a, s->len - 1, t.wk), row_of(&t, s, t.r, s->len - 1, t.wv), 1}}};
+    pass_over(1, 0, t.S, t.S, s->dk, t.wv, &last);
+    return (real)sqrt((double)dotp(t.S, t.S, s->dk * t.wv));
+}
+
+/* The table of a file with a recursion `recur` and a token_adjoint `back_token`. */
+#define STATE_ATTENTION(name)                                                                                \
+    static void forward(const attention_shape *s, const attention_rows *rows, real *scratch)                 \
+    {                                                                                                        \
+        state_forward(recur, s, rows, scratch);                                                              \
+    }                                                                                                        \
+    static void backward(const attention_shape *s, const attention_rows *rows, const attention_gradients *d, \
+                         real *scratch)                                                                      \
+    {                                                                                                        \
+        state_backward(recur, back_token, s, rows, d, scratch);                                              \
+    }                                                                                                        \
+    static real norm(const attention_shape *s, const attention_rows *rows, real *scratch)                    \
+    {                                                                                                        \
+        return state_norm(recur, s, rows, scratch);                                                          \
+    }                                                                                                        \
+    const attention KERNEL(name) = {state_scratch, forward, backward, norm}
 
 #endif

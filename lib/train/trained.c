@@ -313,6 +313,7 @@ vla_status vla_trained_run(const vla_trained_settings *s, vla_pool *pool, const 
         return vla_fail(error, VLA_ERR_ARGUMENT, "--dump takes one case: one operator, n, T, seed and rate");
     vla_status status = check_sizes(s, error);
     if (!status && s->checkpoints) status = vla_directory_make(s->checkpoints, error);
+    if (!status && s->dump) status = vla_directory_make(s->dump, error);
     for (int o = 0; !status && s->norms && o < s->op_count; o++) status = vla_job_norm(&x, s->ops[o], error);
     for (int64_t i = 0; i < s->n_count; i++)
         for (int64_t t = 0; t < lengths; t++)

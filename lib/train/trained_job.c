@@ -1,4 +1,5 @@
 #include "lib/train/trained_job.h"
+#include "lib/base/names.h"
 #include "lib/base/status.h"
 #include "lib/op/registry.h"
 #include "lib/task/recall.h"
@@ -9,7 +10,6 @@
 enum { TUNED_STEPS = 12000, TUNED_BATCH = 16 };
 static const char *const task_names[] = {"mqar", "mqar-zoology", "copy", "copy-own"};
 static const char *const norm_names[] = {"none", "layer", "rms"};
-static const char *const feature_names[] = {"elu1", "silu", "identity"};
 
 static vla_status make_data(void *context, int split, int64_t first, int64_t B, int32_t *tokens, int32_t *targets,
                             vla_error *error)
@@ -60,7 +60,7 @@ static void label_job(vla_job *j)
     if (s->lambda0 > 0) used += snprintf(j->cell + used, (size_t)(VLA_JOB_LABEL - used), "_lambda%g", c.lambda0);
     if (c.gate_bias != 0) used += snprintf(j->cell + used, (size_t)(VLA_JOB_LABEL - used), "_gate%g", c.gate_bias);
     if (s->features >= 0)
-        used += snprintf(j->cell + used, (size_t)(VLA_JOB_LABEL - used), "_%s", feature_names[c.features]);
+        used += snprintf(j->cell + used, (size_t)(VLA_JOB_LABEL - used), "_%s", vla_features_name(c.features));
     if (s->refresh_period >= 0)
         snprintf(j->cell + used, (size_t)(VLA_JOB_LABEL - used), "_refresh%" PRId64, c.refresh_period);
     if (s->tuned)
@@ -158,7 +158,7 @@ bool vla_job_describe(vla_record *row, const vla_job *j, const char *part)
            vla_record_int(row, "seed", (int64_t)j->seed) && vla_record_real(row, "lr", j->lr) &&
            vla_record_string(row, "out_norm", norm_names[c->out_norm]) && vla_record_int(row, "conv", c->conv) &&
            vla_record_bool(row, "standard", is_standard(s)) && vla_record_bool(row, "search", j->search) &&
-           vla_record_string(row, "features", feature_names[c->features]) &&
+           vla_record_string(row, "features", vla_features_name(c->features)) &&
            (c->gate_bias == 0 || vla_record_real(row, "gate_bias", c->gate_bias)) &&
            vla_record_real(row, "lambda0", c->lambda0) && vla_record_int(row, "refresh_period", c->refresh_period);
 }

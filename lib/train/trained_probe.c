@@ -77,8 +77,7 @@ vla_status vla_job_dump(const vla_job *j, vla_network *network, vla_error *error
     const int64_t count = B * j->T * c->width, shape[4] = {B, c->heads, j->T, c->width / c->heads};
     int32_t *tokens = NULL;
     float *memory = NULL;
-    vla_status status = vla_directory_make(j->s->dump, error);
-    if (!status) status = vla_alloc((void **)&tokens, 2 * B * j->T, sizeof *tokens, "dump", error);
+    vla_status status = vla_alloc((void **)&tokens, 2 * B * j->T, sizeof *tokens, "dump", error);
     if (!status) status = vla_alloc((void **)&memory, 4 * count, sizeof *memory, "dump", error);
     if (!status) status = vla_sequences_make(&j->sequences, VLA_TEST, 0, B, tokens, tokens + B * j->T, error);
     vla_loss loss;

@@ -105,12 +105,6 @@ static bool text_is(const vla_record *row, const char *name, const char *value)
     return strcmp(vla_record_text(row, name, ""), value) == 0;
 }
 
-static bool is_true(const vla_record *row, const char *name)
-{
-    const vla_value *value = vla_record_get(row, name);
-    return value && value->type == VLA_VALUE_BOOL && value->boolean;
-}
-
 /* How a cell is measured: a protocol, with short convolutions of 4 taps or without any. */
 typedef struct column {
     const char *protocol;
@@ -121,7 +115,7 @@ static const column PAPER = {"paper", 0}, TUNED = {"tuned", 0}, TUNED_CONV = {"t
 
 static bool in_cell(const vla_record *row, const cell *c, column in)
 {
-    return is_true(row, "standard") && !is_true(row, "search") && text_is(row, "kind", "train") &&
+    return vla_record_true(row, "standard") && !vla_record_true(row, "search") && text_is(row, "kind", "train") &&
            text_is(row, "task", c->task) && text_is(row, "op", c->op) && text_is(row, "protocol", in.protocol) &&
            vla_record_number(row, "conv", 0) == (double)in.conv && text_is(row, "preset", "") &&
            text_is(row, "status", "ok") && vla_record_number(row, "n", 0) == (double)c->n &&
@@ -279,12 +273,12 @@ static vla_status judge_cell(const vla_records *records, int i, const vla_row_si
 static vla_status judge_gradients(const vla_records *records, int64_t first, const vla_row_sink *sink, vla_error *error)
 {
     const vla_record *one = records->rows[first];
+    const bool trained = vla_record_true(one, "trained");
     double last_lag = 1, last = NONE;
     for (int64_t i = 0; i < records->count; i++) {
         const vla_record *row = records->rows[i];
-        const vla_value *a = vla_record_get(row, "trained"), *b = vla_record_get(one, "trained");
-        if (!text_is(row, "kind", "gradient") || !text_is(row, "case", vla_record_text(one, "case", "?")) || !a || !b ||
-            a->boolean != b->boolean || vla_record_number(row, "lag", 0) <= last_lag)
+        if (!text_is(row, "kind", "gradient") || !text_is(row, "case", vla_record_text(one, "case", "?")) ||
+            vla_record_true(row, "trained") != trained || !(vla_record_number(row, "lag", 0) > last_lag))
             continue;
         last_lag = vla_record_number(row, "lag", 0);
         last = vla_record_number(row, "gradient", NONE);
@@ -293,9 +287,8 @@ static vla_status judge_gradients(const vla_records *records, int64_t first, con
     if (isnan(ratio)) return VLA_OK;
     ruling r = {.claim = "C8", .value = ratio, .lo = NONE, .hi = NONE};
     r.verdict = ratio >= 0.1 && ratio <= 10 ? "holds" : "refuted";
-    const vla_value *trained = vla_record_get(one, "trained");
     snprintf(r.source, sizeof r.source, "%.60s, %s", vla_record_text(one, "case", "?"),
-             trained && trained->boolean ? "trained" : "untrained");
+             trained ? "trained" : "untrained");
     snprintf(r.condition, sizeof r.condition, "|dL/dx| at lag %.0f over lag 1, within a factor of 10", last_lag);
     snprintf(r.replay, sizeof r.replay, "vla-capacity %s --gradients --case %.80s",
              command_of(vla_record_text(one, "task", "mqar")), vla_record_text(one, "case", "?"));

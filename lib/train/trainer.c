@@ -1,4 +1,5 @@
 #include "lib/train/trainer.h"
+#include "lib/base/clock.h"
 #include "lib/base/sizes.h"
 #include "lib/base/status.h"
 #include "lib/train/checkpoint.h"
@@ -6,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { RECENT = 50, IDENTITY = 640 };
 
@@ -33,13 +33,6 @@ double vla_train_rate(const vla_train *t, int64_t step)
     if (step >= t->steps) return 0;
     const double part = (double)(step - t->warmup) / (double)(t->steps - t->warmup);
     return t->lr * 0.5 * (1 + cos(3.14159265358979323846 * part));
-}
-
-static double monotonic(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* Everything that decides the numbers of a run. */
@@ -199,10 +192,10 @@ static vla_status loop(run *r, bool (*tell)(void *context, const vla_train_now *
     *stop = VLA_STOP_STEPS;
     while (r->mark.step < t->steps && !is_over(r, stop)) {
         vla_loss loss;
-        const double started = monotonic();
+        const double started = vla_now();
         bool over = false;
         vla_status status = one_step(r, &loss, error);
-        r->seconds += monotonic() - started;
+        r->seconds += vla_now() - started;
         if (!status) status = early_stop(r, stop, &over, error);
         if (!status && t->checkpoint_every && r->mark.step % t->checkpoint_every == 0) status = save(r, error);
         if (status || over) return status;

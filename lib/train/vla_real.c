@@ -19,8 +19,9 @@ static void add_diagonal(real *A, const attention_shape *s, int64_t width, real 
 }
 
 /* z, s and a of token i; x = A kh of the A after the token, from A before it. */
-static void direction(tape *t, const attention_shape *s, int64_t i, bool keep)
+static void direct(tape *t, const attention_shape *s, const attention_rows *rows, int64_t i, bool keep)
 {
+    (void)rows;
     const int64_t wk = t->wk;
     real *z = t->z + i * wk, *a = t->a + i * wk, *x = t->x1;
     const real *uh = t->uh + i * wk, *kh = t->kh + i * wk, *z_before = row_of(t, s, t->z, i - 1, wk);
@@ -37,20 +38,7 @@ static void direction(tape *t, const attention_shape *s, int64_t i, bool keep)
 
 static void recur(tape *t, const attention_shape *s, const attention_rows *rows, bool tell, bool keep)
 {
-    tape_features(t, s, rows);
-    tape_start(t, s);
-    for (int64_t i = 0; i < s->len; i++) {
-        direction(t, s, i, keep);
-        tape_write(t, s, rows, i, keep);
-        tape_output(t, s, rows, i, tell);
-    }
-}
-
-static void forward(const attention_shape *s, const attention_rows *rows, real *scratch)
-{
-    tape t;
-    tape_make(&t, s, scratch);
-    recur(&t, s, rows, true, false);
+    recur_along(direct, t, s, rows, tell, keep);
 }
 
 /* A before token i times dx and dz, into da and duh. */
@@ -107,29 +95,14 @@ static void store_u_back(tape *t, const attention_shape *s, const attention_rows
     for (int64_t c = 0; c < s->dk; c += LANES) put(d->u + i * rows->u_stride + c, vload(t->x1 + c), s->dk - c);
 }
 
-static void backward(const attention_shape *s, const attention_rows *rows, const attention_gradients *d, real *scratch)
+static void back_token(tape *t, const attention_shape *s, const attention_rows *rows, const attention_gradients *d,
+                       int64_t i, real dden)
 {
-    tape t;
-    tape_make(&t, s, scratch);
-    recur(&t, s, rows, false, true);
-    back_start(&t, s);
-    for (int64_t i = s->len - 1; i >= 0; i--) {
-        const real dden = back_output(&t, s, rows, d, i);
-        back_write(&t, s, i);
-        if (s->ratio) axpy(t.dqf, dden, t.n + i * t.wk, t.wk);
-        back_direction(&t, s, i);
-        store_u_back(&t, s, rows, d, i);
-        memcpy(t.dkf, t.dn, (size_t)t.wk * sizeof *t.dn);
-        back_features(&t, s, rows, d, i);
-    }
+    back_write(t, s, i);
+    if (s->ratio) axpy(t->dqf, dden, t->n + i * t->wk, t->wk);
+    back_direction(t, s, i);
+    store_u_back(t, s, rows, d, i);
+    memcpy(t->dkf, t->dn, (size_t)t->wk * sizeof *t->dn);
 }
 
-static real norm(const attention_shape *s, const attention_rows *rows, real *scratch)
-{
-    tape t;
-    tape_make(&t, s, scratch);
-    recur(&t, s, rows, false, false);
-    return state_norm(&t, s);
-}
-
-const attention KERNEL(attention_vla) = {state_scratch, forward, backward, norm};
+STATE_ATTENTION(attention_vla);

@@ -1,14 +1,9 @@
 #!/usr/bin/env bash
 # vla-capacity recall: records, verdicts, resuming, filters, refusals.
 set -eu
-build=${1:-build}
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
 program=$build/vla-capacity
-fail() {
-  echo "$*" >&2
-  exit 1
-}
 "$program" recall --d 16 --keys orth,elu1 --trials 8 -o "$out/a.jsonl" -o "$out/a.csv" >"$out/table" 2>"$out/log"
 grep -q '^run 105, passed 105, skipped 0, failed 0$' "$out/log" || fail "closing line: $(tail -n 1 "$out/log")"
 grep -q 'C10 .*orth d=16.* holds' "$out/table" || fail "C10 on orthonormal keys"
@@ -32,6 +27,13 @@ code=0
 code=0
 "$program" recall --from "$out/a.jsonl" --fail-on refuted -q >/dev/null || code=$?
 [ "$code" = 5 ] || fail "--fail-on refuted: exit $code"
+# a verdict's replay finds the same, whatever the options were
+"$program" recall --d 8 --keys gauss --op vla,linear,rls --n 4,8,12 --trials 4 --lambda0 3 --u-scale 0.5 --seed 5 -q -o "$out/odd.jsonl" >/dev/null
+jq -r 'select(.claim == "C14a").replay' "$out/odd.jsonl" >"$out/replay"
+# shellcheck disable=SC2046
+"$program" $(cut -d' ' -f2- "$out/replay") -q -o "$out/again.jsonl" >/dev/null
+cmp <(jq -c 'select(.claim == "C14a" or .claim == "C17") | [.claim, .value, .lo, .hi]' "$out/odd.jsonl") \
+  <(jq -c 'select(.claim == "C14a" or .claim == "C17") | [.claim, .value, .lo, .hi]' "$out/again.jsonl") || fail "replay: $(cat "$out/replay")"
 # records of another program hold nothing to judge
 printf '{"kind":"sample","op":"vla"}\n' >"$out/other.jsonl"
 code=0
@@ -53,6 +55,30 @@ grep -q 'n = d' "$out/plots/recall_n_elu1_d16.gp"
 "$program" recall --d 16 --keys orth --n 8,20 --op vla --format jsonl 2>"$out/log" | jq -es 'any(.status == "skip" and (.reason | test("dk = 16")))' >/dev/null
 grep -q 'skipped 1' "$out/log"
 if "$program" recall --d 16 --keys orth --n 8,20 --op vla --strict -q >/dev/null; then fail "--strict passed"; fi
+# what would be found wrong only after everything is measured is refused before; a filter that leaves nothing is no success
+for task in recall mqar; do
+  refuse 3 "$out/none.csv" "$program" $task --expect "$out/none.csv"
+  refuse 3 "holds no records of vla-capacity" "$program" $task --expect "$out/other.jsonl"
+  refuse 3 "$out/table" "$program" $task --plot "$out/table"
+  refuse 2 "--fail-on slower: refuted is accepted" "$program" $task --fail-on slower
+  refuse 2 "--threads: several values" "$program" $task --threads 1,2
+  refuse 4 "--backend cuda" "$program" $task --backend cuda
+  refuse 2 "no case matches" "$program" $task --case nosuch
+  refuse 2 "no case matches" "$program" $task --filter '['
+done
+refuse 2 "an array of 2^31 elements" "$program" recall --op vla --n 16M --d 128 --trials 1
+refuse 3 "$out/none/dump" "$program" mqar --quick --steps 3 --dump "$out/none/dump"
+# a name given twice is measured once; the first case left out says why
+"$program" recall --d 4 --keys gauss,gauss --gate unit,unit --op vla --n 2 --trials 1 >/dev/null 2>"$out/log"
+grep -q '^run 1, passed 1' "$out/log" || fail "a name given twice: $(cat "$out/log")"
+"$program" recall --input tests/data/vla_lm --d 8 --trials 1 >/dev/null 2>"$out/log"
+[ "$(grep -c ': skip: input keys have width 64, not 8' "$out/log")" = 1 ] || fail "a skip without its reason: $(cat "$out/log")"
+# a limit and an interruption say so and keep what is done
+"$program" recall --time-limit 0.1 >/dev/null 2>"$out/log"
+grep -q '^vla-capacity: stopped at --time-limit' "$out/log" || fail "--time-limit: $(cat "$out/log")"
+code=0
+timeout --foreground --preserve-status -s INT 0.5 "$program" recall --trials 2000 -o "$out/stop.jsonl" >/dev/null 2>"$out/log" || code=$?
+{ [ "$code" = 130 ] && grep -q '^vla-capacity: interrupted; --resume goes on' "$out/log"; } || fail "interrupted: exit $code: $(cat "$out/log")"
 for bad in "--keys gaus" --resume "--trials 0" "--n 0" "--gate x" "--u-scale nan" "--match x" "--decay 2"; do
   code=0
   # shellcheck disable=SC2086

@@ -2,14 +2,9 @@
 # vla-capacity mqar and copy: a small vla learns 4 pairs exactly, its tensors feed the other programs; threads, resuming,
 # protocols, refusals.
 set -eu
-build=${1:-build}
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
 program=$build/vla-capacity
-fail() {
-  echo "$*" >&2
-  exit 1
-}
 # all of 1,000 held-out sequences, four questions each
 "$program" mqar --quick --dump "$out/dump" -o "$out/quick.jsonl" >"$out/table" 2>"$out/log"
 jq -es 'map(select(.kind == "train")) | length == 1 and .[0].accuracy == 1 and .[0].scored == 4000 and .[0].train_s < 90' "$out/quick.jsonl" >/dev/null ||

@@ -1,15 +1,10 @@
 #!/usr/bin/env bash
 # scripts/cluster.sh: a farm chooses a rate and trains at it, keeps what is done, goes on where it was stopped; tasks and merging.
 set -eu
-build=$(realpath "${1:-build}")
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
 here=$(cd "$(dirname "$0")/../.." && pwd)
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
 export BUILD=$build
-fail() {
-  echo "FAILED: $*" >&2
-  exit 1
-}
 cat >"$out/list" <<'END'
 # a remark
 @900 vla-capacity mqar --n 2 --vocab 8 --steps 9 --batch 8 --op rls
@@ -33,4 +28,4 @@ cmp <(jq -c 'select(.kind == "train") | [.key, .accuracy, .loss]' "$out/kept") <
 "$here/scripts/cluster.sh" submit 2 "$out/jobs" vla-bench --op vla,delta --T 8,16 --H 1 --d 8 --crossover none --min-samples 3 --time-limit 5 >/dev/null 2>&1
 "$here/scripts/cluster.sh" merge "$out/jobs" >/dev/null 2>&1
 [ "$(jq -s 'map(select(.kind == "sample")) | length' "$out/jobs/all.jsonl")" = 4 ] || fail "tasks"
-echo passed
+finish

@@ -1,21 +1,10 @@
 #!/usr/bin/env bash
 # Bad input to vla-jacobian: one line that names it and the documented exit code.
 set -u
-build=${1:-build}
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
 jacobian=$build/vla-jacobian
-failures=0
-expect() { # code, what the message names, arguments..
-  local want=$1 names=$2 code=0
-  shift 2
-  timeout 60 "$jacobian" "$@" >"$out/stdout" 2>"$out/stderr" </dev/null || code=$?
-  if [ "$code" != "$want" ] || [ "$(wc -l <"$out/stderr")" != 1 ] || ! grep -qF -- "$names" "$out/stderr"; then
-    echo "FAILED (exit $code, expected $want naming '$names'): vla-jacobian $*"
-    cat "$out/stderr"
-    failures=$((failures + 1))
-  fi
-}
+expect() { refuse "$1" "$2" "$jacobian" "${@:3}"; } # exit code, what the message names, arguments..
 npy() { # file, shape text, doubles in hexadecimal (little-endian) on stdin
   local header="{'descr': '<f8', 'fortran_order': False, 'shape': ($2), }"
   { printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "$header"; xxd -r -p; } >"$1"
@@ -34,6 +23,9 @@ tensors "$out/inf" v "$inf"
 tensors "$out/good" none "$one"
 expect 1 "k holds NaN at head 0, token 1" --input "$out/nan" -q
 expect 1 "v holds an infinity at head 0, token 1" --input "$out/inf" -q
+expect 1 "nan: k holds NaN at head 0, token 1, element 1" --input "$out/nan" --verify C3,C4 -q
+expect 1 "C8: head 0, step 1: Cholesky" --verify C8 --source gauss --lambda0 1e-200 --T 8 --d 4 --H 1 -q
+expect 1 "vla/jacobian/gauss/B1_H1_T8_K4_V4_identity_l1e-200: head 0, step 1: Cholesky" --source gauss --lambda0 1e-200 --T 8 --d 4 --H 1 -q
 expect 2 "has 3 tokens" --input "$out/good" --T 4 -q
 expect 3 "missing" --input "$out/missing"
 expect 2 "softmax keeps no recurrent state" --op softmax -q
@@ -53,38 +45,44 @@ expect 3 "nowhere" --T 4 --d 2 -q --expect "$out/nowhere.jsonl"
 expect 3 "/proc/" --source adversary --goal jacobian --T 4 --d 2 --witness /proc/none -q
 # what would be found wrong, or be ignored, only after the measurement
 small="--T 5 --H 1 --d 4"
-refuse() {
-  expect "$@"
-  [ ! -s "$out/stdout" ] || { echo "FAILED (measured first): vla-jacobian $*"; failures=$((failures + 1)); }
-}
-refuse 2 "--want: 'foo'" $small --want foo
-refuse 2 "--want: 'x='" $small --want x=
-refuse 2 "--fail-on slower" $small --fail-on slower
-refuse 2 "--resume" $small --resume
-refuse 2 "--threads" $small --threads 1,2
+expect 2 "--want: 'foo'" $small --want foo
+expect 2 "--want: 'x='" $small --want x=
+expect 2 "--fail-on slower" $small --fail-on slower
+expect 2 "--resume" $small --resume
+expect 2 "--threads" $small --threads 1,2
 for option in '--time-limit 3' '--min-samples 3' '--noise 0.02' '--B 2' '--chunk 4' '--segments 2' '--H 1,2'; do
-  refuse 2 "${option% *}: " --T 5 --d 4 $option
+  expect 2 "${option% *}: " --T 5 --d 4 $option
 done
-refuse 2 "--part: 'foo': accepted: norm " --verify C8 --part foo
-refuse 2 "--part: 'norm': accepted: exponent direction" --verify C2,C17 --part norm
-refuse 2 "--part: 'norm closed-form'" --verify C8 --part "norm closed-form"
-refuse 2 "--part: no claims" $small --part norm
-refuse 2 "--T: several" --verify C8 --T 5,6
-refuse 2 "--refresh-period" $small --refresh-period 3 --refresh-periods 2,4
-refuse 2 "no case matches" $small --filter nothing
-refuse 3 "nowhere" $small --expect "$out/nowhere.jsonl"
-refuse 3 "not a directory" $small --plot "$jacobian"
-refuse 4 "--backend cuda" $small --backend cuda
+expect 2 "--part: 'foo': accepted: norm " --verify C8 --part foo
+expect 2 "--part: 'norm': accepted: exponent direction" --verify C2,C17 --part norm
+expect 2 "--part: 'norm closed-form'" --verify C8 --part "norm closed-form"
+expect 2 "--part: no claims" $small --part norm
+expect 2 "--T: several" --verify C8 --T 5,6
+expect 2 "--T: 0 tokens" --verify C8 --T 0
+for option in '--lambda0s 1,2' '--refresh-periods 0,2' '--goal state' '--every 5'; do
+  expect 2 "${option% *}: not for claims" --verify C8 $option
+done
+expect 2 "--goal: no adversary" $small --goal state
+expect 2 "--lambda0: given beside --lambda0s" $small --lambda0 1 --lambda0s 1,2
+expect 2 "--dtype: several" $small --dtype f32,f64
+expect 2 "--refresh-period" $small --refresh-period 3 --refresh-periods 2,4
+expect 2 "no case matches" $small --filter nothing
+expect 3 "nowhere" $small --expect "$out/nowhere.jsonl"
+expect 3 "not a directory" $small --plot "$jacobian"
+expect 4 "--backend cuda" $small --backend cuda
 printf '{"kind":"sample","op":"vla"}\n' >"$out/other.jsonl"
-refuse 3 "other.jsonl: holds no records" --from "$out/other.jsonl"
+expect 3 "other.jsonl: holds no records" --from "$out/other.jsonl"
 # a full disk and a closed pipe under the table are errors
-for format in '' '--format json' --dry-run; do
+for format in '' '--format json' --dry-run '--verify C8 --dry-run'; do
   "$jacobian" $small $format >/dev/full 2>"$out/stderr"
-  [ $? = 3 ] && grep -q 'stdout: cannot write' "$out/stderr" || { echo "FAILED: a full stdout ($format)"; failures=$((failures + 1)); }
+  [ $? = 3 ] && grep -q 'stdout: cannot write' "$out/stderr" || fail "a full stdout ($format)"
 done
 { "$jacobian" $small 2>"$out/stderr"; echo $? >"$out/code"; } | true
-[ "$(cat "$out/code")" = 3 ] || { echo "FAILED: a closed pipe"; failures=$((failures + 1)); }
+[ "$(cat "$out/code")" = 3 ] || fail "a closed pipe"
 timeout 60 "$jacobian" --T 8 --d 2 --H 1 -q --want sigma_max=7 >/dev/null 2>&1
-[ $? = 1 ] || { echo "FAILED: --want does not set the exit code"; failures=$((failures + 1)); }
-[ "$failures" = 0 ] && echo "jacobian_errors: passed"
-exit "$failures"
+[ $? = 1 ] || fail "--want does not set the exit code"
+for want in 'op=rls vla' 'nosuch=1 nothing of that name' 'sigma_max=0.5 1'; do
+  "$jacobian" $small -q --want "${want%% *}" >/dev/null 2>"$out/stderr"
+  grep -qF "wanted ${want%% *}, measured ${want#* }" "$out/stderr" || fail "$want: $(cat "$out/stderr")"
+done
+finish

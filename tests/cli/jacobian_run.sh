@@ -1,17 +1,11 @@
 #!/usr/bin/env bash
 # vla-jacobian measures what it says: closed forms, records, sweeps, expected lists, files read back, interruption.
 set -u
-build=${1:-build}
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
-jacobian=$(realpath "$build/vla-jacobian")
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
+jacobian=$build/vla-jacobian
 data=$(realpath tests/data)
 cd "$out" || exit 1
-failures=0
-fail() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
 run() { # arguments..: must succeed
   "$jacobian" "$@" >stdout 2>stderr </dev/null || fail "exit $? of vla-jacobian $*: $(tail -n 3 stderr)"
 }
@@ -87,5 +81,4 @@ run --T 10 --d 4 --H 1
 grep -q 'max |J|' stdout || fail "no table"
 grep -q '^run [0-9]*, passed [0-9]*, skipped 0, failed 0$' stderr || fail "no closing line"
 
-[ "$failures" = 0 ] && echo "jacobian_run: passed"
-exit "$failures"
+finish

@@ -1,33 +1,17 @@
 #!/usr/bin/env bash
 # vla-run as a user drives it: real tensors, oracle vectors, state in and out, streams, formats, exit codes, bad input.
 set -u
-build=$(realpath "${1:-build}")
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
 cd "$(dirname "$0")/../.."
 run=$build/vla-run
 data=$PWD/tests/data
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
-failures=0
-fail() {
-  echo "FAILED: $*"
-  [ -s "$out/stderr" ] && sed 's/^/    /' "$out/stderr"
-  failures=$((failures + 1))
-}
 # code, arguments: runs and compares the exit status; keeps both streams
 try() {
   local want=$1 code=0
   shift
   timeout 120 "$run" "$@" >"$out/stdout" 2>"$out/stderr" </dev/null || code=$?
   [ "$code" = "$want" ] || fail "exit $code, expected $want: vla-run $*"
-}
-# code, what the message names, arguments: one line on stderr, nothing on stdout
-refuse() {
-  local want=$1 names=$2
-  shift 2
-  try "$want" "$@"
-  if [ "$(wc -l <"$out/stderr")" != 1 ] || ! grep -qF -- "$names" "$out/stderr" || [ -s "$out/stdout" ]; then
-    fail "expected one line naming '$names': vla-run $*"
-  fi
 }
 # A .npy file: name, descr, shape as "4, 5", and the elements on stdin.
 npy() {
@@ -85,9 +69,9 @@ for op in vla linear delta rls decay; do
 done
 # A state names its operator; --resume tells states, asked instruction sets and unchecked rows apart
 try 0 delta $(files .1.npy) --state-out "$out/sd"
-refuse 3 "op.txt: the state of 'delta'; accepted: of 'decay'" decay $(files .2.npy) --state-in "$out/sd"
+refuse 3 "op.txt: the state of 'delta'; accepted: of 'decay'" "$run" decay $(files .2.npy) --state-in "$out/sd"
 printf 'rls\x1b[31m' >"$out/sd/op.txt"
-refuse 3 "op.txt: the state of 'rls?[31m'" delta $(files .2.npy) --state-in "$out/sd"
+refuse 3 "op.txt: the state of 'rls?[31m'" "$run" delta $(files .2.npy) --state-in "$out/sd"
 rm "$out/sd/op.txt"
 try 0 decay $(files .2.npy) --state-in "$out/sd"
 again() { # rows expected to run, arguments
@@ -114,7 +98,7 @@ try 0 softmax --q "$out/q.3.npy" --k "$out/k.npy" --v "$out/v.npy" --dtype f64 -
 values "$out/whole.npy" 8 | tail -n $((23 * 64)) >"$out/want"
 values "$out/part.npy" 8 >"$out/got"
 close "$out/want" "$out/got" 1e-12 || fail "softmax with fewer queries"
-refuse 3 "only softmax takes fewer queries than keys" vla --q "$out/q.3.npy" --k "$out/k.npy" --v "$out/v.npy"
+refuse 3 "only softmax takes fewer queries than keys" "$run" vla --q "$out/q.3.npy" --k "$out/k.npy" --v "$out/v.npy"
 
 # T = 0 and synthetic inputs; the same seed gives the same bytes
 : | npy "$out/z.npy" '<f4' '2, 0, 8'
@@ -175,7 +159,7 @@ for again in "" --resume; do
   tail -n 1 "$out/stderr" | grep -qx 'run 1, passed 0, skipped 0, failed 1' || fail "a failed check and --resume"
 done
 echo rubbish >"$out/rubbish.csv"
-refuse 3 "rubbish.csv:1: the header" vla --T 16 -o "$out/rubbish.csv" --resume
+refuse 3 "rubbish.csv:1: the header" "$run" vla --T 16 -o "$out/rubbish.csv" --resume
 [ "$(cat "$out/rubbish.csv")" = rubbish ] || fail "--resume changed a file it could not read"
 try 0 --help
 grep -q -- '--state-in DIR' "$out/stdout" || fail "--help"
@@ -188,44 +172,47 @@ grep -q skip "$out/stdout" && fail "--form all gives rows of forms that do not e
 try 0 vla --T 16 --d 8 --form all,stepwise --backend cpu
 grep -q 'vla has no stepwise form on cpu' "$out/stdout" || fail "a form asked for by name must give a row"
 try 1 vla --T 16 --d 8 --form all,stepwise --backend cpu --strict
-refuse 2 "bf16" vla --T 16 --form all --dtype bf16 --backend cpu
-refuse 2 "vla has no bf16 kernel" vla --T 16 --dtype bf16 --backend cpu
+refuse 2 "bf16" "$run" vla --T 16 --form all --dtype bf16 --backend cpu
+refuse 2 "vla has no bf16 kernel" "$run" vla --T 16 --dtype bf16 --backend cpu
 
 # Bad input: exit 2 for usage, 3 for files
-refuse 2 "OP: not given"
-refuse 2 "OP: unknown value 'foo'" foo --T 4
-refuse 2 "OP: empty item" vla,, --T 4
-refuse 2 "'rls'" vla rls --T 4
-refuse 2 "--input: no input" vla
-refuse 2 "--input" vla --input "$data/vla_lm" --q "$out/q.npy"
-refuse 2 "--k: not given" vla --q "$out/q.npy"
-refuse 2 "--T" vla --input "$data/vla_lm" --T 4
-refuse 2 "--d" vla --input "$data/vla_lm" --d 4
-refuse 2 "--T" vla --T 4,5
-refuse 2 "--T" vla --T 4x
-refuse 2 "--T" vla --T 1-4
-refuse 2 "--lambda0" vla --T 4 --lambda0 -1
-refuse 2 "--inp" vla --inp "$data/vla_lm"
-refuse 2 "--frobnicate" vla --frobnicate
-refuse 2 "scan" rls --T 4 --form scan
-refuse 2 "needs" vla --T 1000000M --d 64
-refuse 2 "--out" vla,rls --T 4 --out "$out/x.npy"
-refuse 2 "--state-in" vla,rls --T 4 --state-in "$out"
-refuse 2 "--state-in" softmax --T 4 --state-in "$out"
-refuse 2 "--plot" vla --T 4 --plot "$out/p"
-refuse 2 "-o: 'x.txt'" vla --T 4 -o x.txt
-refuse 2 "--resume" vla --T 4 --resume
-for option in '--time-limit 3' '--min-samples 3' '--noise 0.5'; do refuse 2 "${option% *}: not for vla-run" vla --T 4 $option; done
-refuse 2 "--seed" vla --T 4 --seed 18446744073709551616
-refuse 3 "/nonexistent/q.npy" vla --input /nonexistent
-refuse 3 "q.npy" vla --input "$out/q.npy"
-refuse 3 "/nonexistent/r.json" vla --T 4 -o /nonexistent/r.json
-refuse 3 "S.npy" vla --T 4 --state-in "$out"
+refuse 2 "OP: not given" "$run"
+refuse 2 "OP: unknown value 'foo'" "$run" foo --T 4
+refuse 2 "OP: empty item" "$run" vla,, --T 4
+refuse 2 "'rls'" "$run" vla rls --T 4
+refuse 2 "--input: no input" "$run" vla
+refuse 2 "--input" "$run" vla --input "$data/vla_lm" --q "$out/q.npy"
+refuse 2 "--k: not given" "$run" vla --q "$out/q.npy"
+refuse 2 "--T" "$run" vla --input "$data/vla_lm" --T 4
+refuse 2 "--d" "$run" vla --input "$data/vla_lm" --d 4
+refuse 2 "--T" "$run" vla --T 4,5
+refuse 2 "--T" "$run" vla --T 4x
+refuse 2 "--T" "$run" vla --T 1-4
+refuse 2 "--lambda0" "$run" vla --T 4 --lambda0 -1
+for lambda0 in 1e300 1e-40; do refuse 2 "1/lambda0 is beyond float32" "$run" vla --T 4 --lambda0 $lambda0; done
+try 0 vla --T 4 --d 4 --lambda0 1e300 --dtype f64 --check
+try 0 linear --T 4 --d 4 --lambda0 1e300 --check
+refuse 2 "--inp" "$run" vla --inp "$data/vla_lm"
+refuse 2 "--frobnicate" "$run" vla --frobnicate
+refuse 2 "scan" "$run" rls --T 4 --form scan
+refuse 2 "needs" "$run" vla --T 1000000M --d 64
+refuse 2 "--out" "$run" vla,rls --T 4 --out "$out/x.npy"
+refuse 2 "--state-in" "$run" vla,rls --T 4 --state-in "$out"
+refuse 2 "--state-in" "$run" softmax --T 4 --state-in "$out"
+refuse 2 "--plot" "$run" vla --T 4 --plot "$out/p"
+refuse 2 "-o: 'x.txt'" "$run" vla --T 4 -o x.txt
+refuse 2 "--resume" "$run" vla --T 4 --resume
+for option in '--time-limit 3' '--min-samples 3' '--noise 0.5'; do refuse 2 "${option% *}: not for vla-run" "$run" vla --T 4 $option; done
+refuse 2 "--seed" "$run" vla --T 4 --seed 18446744073709551616
+refuse 3 "/nonexistent/q.npy" "$run" vla --input /nonexistent
+refuse 3 "q.npy" "$run" vla --input "$out/q.npy"
+refuse 3 "/nonexistent/r.json" "$run" vla --T 4 -o /nonexistent/r.json
+refuse 3 "S.npy" "$run" vla --T 4 --state-in "$out"
 head -c 500 "$out/q.npy" >"$out/cut.npy"
-refuse 3 "cut.npy: field 'shape'" vla --q "$out/cut.npy" --k "$out/k.npy" --v "$out/v.npy"
-refuse 3 "q [1,1,300,64] and k [1,1,77,64]" vla --q "$out/q.npy" --k "$out/k.1.npy" --v "$out/v.1.npy"
-refuse 3 "k [1,1,300,64] and v [1,1,77,64]" vla --q "$out/q.npy" --k "$out/k.npy" --v "$out/v.1.npy"
-refuse 4 "cuda" vla --T 4 --backend cuda
+refuse 3 "cut.npy: field 'shape'" "$run" vla --q "$out/cut.npy" --k "$out/k.npy" --v "$out/v.npy"
+refuse 3 "q [1,1,300,64] and k [1,1,77,64]" "$run" vla --q "$out/q.npy" --k "$out/k.1.npy" --v "$out/v.1.npy"
+refuse 3 "k [1,1,300,64] and v [1,1,77,64]" "$run" vla --q "$out/q.npy" --k "$out/k.npy" --v "$out/v.1.npy"
+refuse 4 "cuda" "$run" vla --T 4 --backend cuda
 # one failing output does not lose the others, and nothing half-written stays
 try 3 vla --T 4 --d 4 --out /dev/full -o "$out/kept.json"
 grep -q '/dev/full: cannot write: No space left on device' "$out/stderr" || fail "a full disk is not named"
@@ -252,5 +239,4 @@ done
 "$run" vla --T 4 --d 4 -o "$out/closed.csv" <&- >&- 2>&-
 [ $? = 3 ] && [ "$(cut -d, -f1 "$out/closed.csv" | tr '\n' ' ')" = 'kind run ' ] || fail "closed standard streams"
 find "$out" -name '*.??????' | grep -q 'npy\.' && fail "temporary files are left"
-echo "$failures failures"
-[ "$failures" = 0 ]
+finish

@@ -47,4 +47,29 @@ VLA_CUBLAS=/nonexistent "$bench" $device --op vla --crossover none -q -o "$out/w
 columns "$out/without.csv" status share_of_peak floor_s | grep -qvE '^ok[|][|][0-9]' && fail "without cuBLAS: $(columns "$out/without.csv" status share_of_peak floor_s)"
 VLA_CUDNN=/nonexistent "$bench" $device --op softmax --crossover none -q -o "$out/tiled.csv" >/dev/null 2>&1 || fail "without cuDNN: exit $?"
 columns "$out/tiled.csv" isa | grep -q 'weaker than cuDNN' || fail "a weaker baseline is not labelled"
+# where several versions of cuDNN are installed, a row is by the fastest of them; one that is named is alone
+"$bench" $device --op softmax --crossover none -q -o "$out/fastest.csv" >/dev/null 2>"$out/log" || fail "cuDNN: exit $?"
+paths=$(columns "$out/fastest.csv" cudnn_path | head -n 1)
+columns "$out/fastest.csv" status isa libraries | while IFS='|' read -r status isa libraries; do
+  case $paths in *,*) ;; *) [ "$status|$libraries" = "ok|" ] || echo "one version, but '$libraries'"; continue ;; esac
+  least=$(tr ';' '\n' <<<"$libraries" | awk '$NF == "s" { print $(NF - 1), $1, $2, $3 }' | sort -g | head -n 1 | cut -d' ' -f 2-)
+  case "$status $isa " in "ok cudnn "*) ;; *) echo "$status $isa" ;; esac
+  case "$least " in "$isa "*) ;; *) echo "by $isa, but $libraries" ;; esac
+done >"$out/odd"
+[ -s "$out/odd" ] && fail "fastest cuDNN: $(cat "$out/odd" "$out/log")"
+tr ',' '\n' <<<"$paths" | while read -r path; do
+  [ -n "$path" ] || continue
+  "$bench" $device --op softmax --crossover none -q --cudnn "$path" -o "$out/named.csv" >/dev/null 2>&1
+  columns "$out/named.csv" status isa libraries cudnn_path | grep -vx "ok|cudnn [0-9.]*||$path"
+  rm -f "$out/named.csv"
+done >"$out/odd"
+[ -s "$out/odd" ] && fail "named cuDNN: $(cat "$out/odd")"
+# a version that cannot run is left out, also where it is the first that is found
+if [[ $paths == *libcudnn* ]] && mkdir "$out/fake" && echo 'unsigned long cudnnGetVersion(void) { return 99900; }' |
+  cc -shared -fPIC -Wl,-soname,libcudnn.so.9 -x c -o "$out/fake/libcudnn.so.9" - 2>/dev/null; then
+  LD_LIBRARY_PATH=$out/fake${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$bench" $device --op softmax --crossover none -o "$out/beside.csv" >/dev/null 2>"$out/log" || fail "fake cuDNN: exit $?"
+  columns "$out/beside.csv" status isa libraries | grep -v '^ok|cudnn 9[0-9.]*|cudnn 9.99.0 no time; cudnn ' >"$out/odd"
+  [ -s "$out/odd" ] && fail "fake cuDNN: $(cat "$out/odd")"
+  [ "$(grep -c 'cudnn 9.99.0 is left out of softmax/' "$out/log")" = 1 ] || fail "fake cuDNN: $(cat "$out/log")"
+fi
 [ "$failures" = 0 ] && echo "bench on a device: passed" || { echo "bench on a device: $failures failed"; exit 1; }

@@ -30,6 +30,9 @@ gpu_verdict gpu_run(const gpu_case *c, char *text, size_t size);
  * needs no such offsets. Inputs are made on the device; the oracle is not asked. Skipped where the memory is missing.
  */
 gpu_verdict gpu_far(const gpu_case *c, char *text, size_t size);
+/* Many runs, on a workspace as the last run left it or full of some byte, alone or beside copies of memory: all outputs
+ * equal bit for bit, or where they are not. The oracle is not asked. */
+gpu_verdict gpu_again(const gpu_case *c, int runs, char *text, size_t size);
 /* Median seconds of one run: graph of `runs` launches replayed, by events. < 0 on failure, text says why. */
 double gpu_time(const gpu_case *c, int runs, int replays, char *text, size_t size);
 

@@ -182,6 +182,23 @@ static void check_beside(totals *all, const vla_kernel *k, vla_dtype dtype)
         for (c.nan_token = 700; c.nan_token < 2200; c.nan_token += 1480) check(all, &c, "beside_nan");
 }
 
+/* Where linear takes wide rows in one launch: ragged widths and lengths, splits, NaN. */
+static void check_once(totals *all, const vla_kernel *k, vla_dtype dtype)
+{
+    if (k->form != VLA_CHUNK || k->op != VLA_LINEAR || (dtype != VLA_BF16 && dtype != VLA_F16)) return;
+    gpu_case c = case_of(k, dtype, (shape){1, 16, 2000, 128, 128});
+    c.heads = 2, c.repeat = 12;
+    check(all, &c, "once");
+    c = case_of(k, dtype, (shape){2, 3, 1100, 104, 72});
+    c.repeat = 12;
+    check(all, &c, "once");
+    c.repeat = 0;
+    for (c.split = 100; c.split < 1100; c.split += 450) check(all, &c, "once_split");
+    c.split = 0;
+    for (c.nan_tensor = 1; c.nan_tensor <= 3; c.nan_tensor++)
+        for (c.nan_token = 100; c.nan_token < 1100; c.nan_token += 450) check(all, &c, "once_nan");
+}
+
 /* A few tokens of many sequences, from a state and into one. */
 static void check_decode(totals *all, const vla_kernel *k, vla_dtype dtype)
 {
@@ -224,6 +241,26 @@ static void check_far(totals *all, const vla_kernel *k, vla_dtype dtype)
     report(all, name, gpu_far(&c, text, sizeof text), text);
 }
 
+/* Long runs have many hand-overs between blocks and copies: a fault that shows in one run of fifteen at T = 16,384 is
+ * found. */
+static void check_again(totals *all, const vla_kernel *k, vla_dtype dtype)
+{
+    if (k->form != VLA_CHUNK || dtype != VLA_BF16) return;
+    static const shape shapes[] = {{1, 16, 16384, 64, 64},
+                                   {1, 16, 65536, 64, 64},
+                                   {1, 16, 16384, 128, 128},
+                                   {1, 48, 8192, 64, 64},
+                                   {1, 16, 2048, 64, 64}};
+    static const int runs[] = {120, 24, 60, 60, 120};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const gpu_case c = case_of(k, dtype, shapes[i]);
+        char name[200], text[600];
+        name_of(&c, "again", name, sizeof name);
+        if (!wanted(all, name)) continue;
+        report(all, name, gpu_again(&c, runs[i], text, sizeof text), text);
+    }
+}
+
 static void check_large(totals *all, const vla_kernel *k, vla_dtype dtype)
 {
     gpu_case c = case_of(k, dtype, (shape){4096, 17, 3, 16, 16});
@@ -248,8 +285,10 @@ static void check_all(totals *all)
             check_nan(all, k, (vla_dtype)dtype);
             check_ranges(all, k, (vla_dtype)dtype);
             check_beside(all, k, (vla_dtype)dtype);
+            check_once(all, k, (vla_dtype)dtype);
             check_decode(all, k, (vla_dtype)dtype);
             check_large(all, k, (vla_dtype)dtype);
+            check_again(all, k, (vla_dtype)dtype);
             check_far(all, k, (vla_dtype)dtype);
         }
     }
