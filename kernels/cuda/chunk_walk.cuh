@@ -138,8 +138,8 @@ __device__ __forceinline__ void products_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
-/* Blocks of 8 x 8 without swizzle, rows along n, which wgmma reads faster than rows along k: neighbours along k are DK/8
- * blocks apart, along n one. */
+/* Blocks of 8 x 8 without swizzle, rows along n, so that wgmma need not turn them: neighbours along k are DK/8 blocks
+ * apart, along n one. */
 template <int DK> __device__ __forceinline__ uint64_t block_descriptor(uint32_t address)
 {
     return (uint64_t)(address >> 4 & 0x3fffu) | (uint64_t)(DK) << 16 | (uint64_t)8 << 32;
