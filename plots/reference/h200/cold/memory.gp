@@ -28,7 +28,7 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [445.21739130434787:18841.6]
-set yrange [186843.1485750175:381251759.6792662]
+set yrange [180284.72464921113:807411680.2765572]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'memory.png'

@@ -29,7 +29,7 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [51.98415336679907:80684.28027297244]
-set yrange [2.1530192254226632e-08:0.008616322104078365]
+set yrange [2.1499094449905444e-08:0.007572455280170371]
 set object 1 rectangle from first 6049.0, graph 0 to first 6317.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
 set arrow from first 6049.0, graph 0 to first 6049.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
 set arrow from first 6317.0, graph 0 to first 6317.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
