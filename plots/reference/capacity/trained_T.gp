@@ -18,21 +18,31 @@ set style fill solid 0.55 noborder
 set label 99 'Trained recall (bars: all seeds)' noenhanced at screen 0.5, screen 0.965 center
 set xlabel 'sequence length T' noenhanced offset 0,0.5 font ',7.5'
 set ylabel 'accuracy' noenhanced offset 1.2,0 font ',7.5'
-set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 1 noenhanced font ',6.5'
-set tmargin 2.45
+set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width -1 maxcols 3 noenhanced font ',6.5'
+set tmargin 3.3
 set logscale x 2
-set xtics ('512' 512.0)
-set xrange [445.21739130434787:588.8]
-set yrange [0.8707575757575758:1.0642592592592592]
+set xtics ('64' 64.0, '128' 128.0, '256' 256.0, '512' 512.0)
+set xrange [42.608695652173914:588.8]
+set yrange [0.0:1.0466508575336702]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'trained_T.png'
-plot prefix.'trained_T.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, paper'
+plot prefix.'trained_T.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, paper', \
+     prefix.'trained_T.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#E69F00' title 'decay, paper', \
+     prefix.'trained_T.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta, paper', \
+     prefix.'trained_T.dat' index 3 using 1:2:3:4 with yerrorlines dashtype (9,3,2,3) linewidth 1.2 pointtype 11 pointsize 0.4 linecolor rgb '#009E73' title 'linear, paper', \
+     prefix.'trained_T.dat' index 4 using 1:2:3:4 with yerrorlines dashtype (6,2,2,2,2,2) linewidth 1.2 pointtype 13 pointsize 0.4 linecolor rgb '#56B4E9' title 'rls, paper', \
+     prefix.'trained_T.dat' index 5 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 6 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, paper'
 unset output
 }
 if (pdf ne '') {
 set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced
 set output prefix.'trained_T.pdf'
-plot prefix.'trained_T.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, paper'
+plot prefix.'trained_T.dat' index 0 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 7 pointsize 0.4 linecolor rgb '#0072B2' title 'vla, paper', \
+     prefix.'trained_T.dat' index 1 using 1:2:3:4 with yerrorlines dashtype (9,3) linewidth 1.2 pointtype 5 pointsize 0.4 linecolor rgb '#E69F00' title 'decay, paper', \
+     prefix.'trained_T.dat' index 2 using 1:2:3:4 with yerrorlines dashtype (3,2) linewidth 1.2 pointtype 9 pointsize 0.4 linecolor rgb '#CC79A7' title 'delta, paper', \
+     prefix.'trained_T.dat' index 3 using 1:2:3:4 with yerrorlines dashtype (9,3,2,3) linewidth 1.2 pointtype 11 pointsize 0.4 linecolor rgb '#009E73' title 'linear, paper', \
+     prefix.'trained_T.dat' index 4 using 1:2:3:4 with yerrorlines dashtype (6,2,2,2,2,2) linewidth 1.2 pointtype 13 pointsize 0.4 linecolor rgb '#56B4E9' title 'rls, paper', \
+     prefix.'trained_T.dat' index 5 using 1:2:3:4 with yerrorlines dashtype 1 linewidth 1.2 pointtype 6 pointsize 0.4 linecolor rgb '#D55E00' title 'softmax, paper'
 unset output
 }

@@ -19,27 +19,31 @@ set label 99 'Training loss, mqar, 37 tokens, protocol paper' noenhanced at scre
 set xlabel 'step' noenhanced offset 0,0.5 font ',7.5'
 set ylabel 'cross-entropy (nats)' noenhanced offset 1.2,0 font ',7.5'
 set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 4 noenhanced font ',6.5'
-set tmargin 2.45
+set tmargin 3.3
 set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [0.0:3074.1]
-set yrange [0.005424947759746277:6.745917494643598]
+set yrange [0.0036185111799652723:6.877262156265836]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'training_mqar_paper_n12_T37.png'
 plot prefix.'training_mqar_paper_n12_T37.dat' index 0 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#D55E00' title 'softmax', \
-     prefix.'training_mqar_paper_n12_T37.dat' index 1 using 1:2 with lines dashtype (9,3) linewidth 1.3 linecolor rgb '#CC79A7' title 'delta', \
-     prefix.'training_mqar_paper_n12_T37.dat' index 2 using 1:2 with lines dashtype (3,2) linewidth 1.3 linecolor rgb '#E69F00' title 'decay', \
-     prefix.'training_mqar_paper_n12_T37.dat' index 3 using 1:2 with lines dashtype (9,3,2,3) linewidth 1.3 linecolor rgb '#0072B2' title 'vla'
+     prefix.'training_mqar_paper_n12_T37.dat' index 1 using 1:2 with lines dashtype (9,3) linewidth 1.3 linecolor rgb '#009E73' title 'linear', \
+     prefix.'training_mqar_paper_n12_T37.dat' index 2 using 1:2 with lines dashtype (3,2) linewidth 1.3 linecolor rgb '#CC79A7' title 'delta', \
+     prefix.'training_mqar_paper_n12_T37.dat' index 3 using 1:2 with lines dashtype (9,3,2,3) linewidth 1.3 linecolor rgb '#E69F00' title 'decay', \
+     prefix.'training_mqar_paper_n12_T37.dat' index 4 using 1:2 with lines dashtype (6,2,2,2,2,2) linewidth 1.3 linecolor rgb '#0072B2' title 'vla', \
+     prefix.'training_mqar_paper_n12_T37.dat' index 5 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#56B4E9' title 'rls'
 unset output
 }
 if (pdf ne '') {
 set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced
 set output prefix.'training_mqar_paper_n12_T37.pdf'
 plot prefix.'training_mqar_paper_n12_T37.dat' index 0 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#D55E00' title 'softmax', \
-     prefix.'training_mqar_paper_n12_T37.dat' index 1 using 1:2 with lines dashtype (9,3) linewidth 1.3 linecolor rgb '#CC79A7' title 'delta', \
-     prefix.'training_mqar_paper_n12_T37.dat' index 2 using 1:2 with lines dashtype (3,2) linewidth 1.3 linecolor rgb '#E69F00' title 'decay', \
-     prefix.'training_mqar_paper_n12_T37.dat' index 3 using 1:2 with lines dashtype (9,3,2,3) linewidth 1.3 linecolor rgb '#0072B2' title 'vla'
+     prefix.'training_mqar_paper_n12_T37.dat' index 1 using 1:2 with lines dashtype (9,3) linewidth 1.3 linecolor rgb '#009E73' title 'linear', \
+     prefix.'training_mqar_paper_n12_T37.dat' index 2 using 1:2 with lines dashtype (3,2) linewidth 1.3 linecolor rgb '#CC79A7' title 'delta', \
+     prefix.'training_mqar_paper_n12_T37.dat' index 3 using 1:2 with lines dashtype (9,3,2,3) linewidth 1.3 linecolor rgb '#E69F00' title 'decay', \
+     prefix.'training_mqar_paper_n12_T37.dat' index 4 using 1:2 with lines dashtype (6,2,2,2,2,2) linewidth 1.3 linecolor rgb '#0072B2' title 'vla', \
+     prefix.'training_mqar_paper_n12_T37.dat' index 5 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#56B4E9' title 'rls'
 unset output
 }

@@ -18,21 +18,31 @@ set style fill solid 0.55 noborder
 set label 99 'Training loss, mqar, 512 tokens, protocol paper' noenhanced at screen 0.5, screen 0.965 center
 set xlabel 'step' noenhanced offset 0,0.5 font ',7.5'
 set ylabel 'cross-entropy (nats)' noenhanced offset 1.2,0 font ',7.5'
-set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 1 noenhanced font ',6.5'
-set tmargin 2.45
+set key at screen 0.53, screen 0.935 center top horizontal Left reverse samplen 2.4 spacing 0.9 width 0 maxcols 4 noenhanced font ',6.5'
+set tmargin 3.3
 set logscale y
 set ytics ('0.5' 0.5, '1' 1, '2' 2, '5' 5)
 set xrange [0.0:2049.4]
-set yrange [0.4085217391304348:5.614299999999999]
+set yrange [0.4085217391304348:5.61637]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'training_mqar_paper_n8_T512.png'
-plot prefix.'training_mqar_paper_n8_T512.dat' index 0 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#0072B2' title 'vla'
+plot prefix.'training_mqar_paper_n8_T512.dat' index 0 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#D55E00' title 'softmax', \
+     prefix.'training_mqar_paper_n8_T512.dat' index 1 using 1:2 with lines dashtype (9,3) linewidth 1.3 linecolor rgb '#009E73' title 'linear', \
+     prefix.'training_mqar_paper_n8_T512.dat' index 2 using 1:2 with lines dashtype (3,2) linewidth 1.3 linecolor rgb '#CC79A7' title 'delta', \
+     prefix.'training_mqar_paper_n8_T512.dat' index 3 using 1:2 with lines dashtype (9,3,2,3) linewidth 1.3 linecolor rgb '#E69F00' title 'decay', \
+     prefix.'training_mqar_paper_n8_T512.dat' index 4 using 1:2 with lines dashtype (6,2,2,2,2,2) linewidth 1.3 linecolor rgb '#0072B2' title 'vla', \
+     prefix.'training_mqar_paper_n8_T512.dat' index 5 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#56B4E9' title 'rls'
 unset output
 }
 if (pdf ne '') {
 set terminal pdfcairo size 5in,3.86in font 'sans,8' fontscale 1 linewidth 1 pointscale 1 enhanced
 set output prefix.'training_mqar_paper_n8_T512.pdf'
-plot prefix.'training_mqar_paper_n8_T512.dat' index 0 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#0072B2' title 'vla'
+plot prefix.'training_mqar_paper_n8_T512.dat' index 0 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#D55E00' title 'softmax', \
+     prefix.'training_mqar_paper_n8_T512.dat' index 1 using 1:2 with lines dashtype (9,3) linewidth 1.3 linecolor rgb '#009E73' title 'linear', \
+     prefix.'training_mqar_paper_n8_T512.dat' index 2 using 1:2 with lines dashtype (3,2) linewidth 1.3 linecolor rgb '#CC79A7' title 'delta', \
+     prefix.'training_mqar_paper_n8_T512.dat' index 3 using 1:2 with lines dashtype (9,3,2,3) linewidth 1.3 linecolor rgb '#E69F00' title 'decay', \
+     prefix.'training_mqar_paper_n8_T512.dat' index 4 using 1:2 with lines dashtype (6,2,2,2,2,2) linewidth 1.3 linecolor rgb '#0072B2' title 'vla', \
+     prefix.'training_mqar_paper_n8_T512.dat' index 5 using 1:2 with lines dashtype 1 linewidth 1.3 linecolor rgb '#56B4E9' title 'rls'
 unset output
 }
