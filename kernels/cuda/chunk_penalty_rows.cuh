@@ -1,0 +1,368 @@
+/* Parts of penalty (chunk_penalty.cuh): A of a segment in the registers of its warps, its sweep and its recursion. */
+#ifndef VLA_CUDA_CHUNK_PENALTY_ROWS_CUH
+#define VLA_CUDA_CHUNK_PENALTY_ROWS_CUH
+#include "kernels/cuda/chunk.cuh"
+#include "kernels/cuda/factor.cuh"
+
+namespace chunked
+{
+/* A block a segment; warp w of `warps` holds row tiles w T to w T + T - 1 of A as results of products. Fewer warps mean
+ * fewer instructions in all, more warps a shorter chain. */
+template <int DK, int WARPS> struct penalty_shape {
+    static constexpr int KT = DK / 16, T = KT / WARPS, threads = 32 * WARPS, stages = 3,
+                         blocks = 8 * (64 * 64) / (DK * DK) / (DK == 64 ? WARPS : 1); /* a multiprocessor */
+    static constexpr bool all_W = DK == 64; /* every warp makes all of W, rather than its part and a barrier more */
+    static constexpr bool together = T * KT > 8; /* K A beside U A: no registers to keep A packed in */
+};
+
+template <int DK, int WARPS> struct penalty_shared {
+    using form = penalty_shape<DK, WARPS>;
+    frag input[form::stages][2][form::KT][32];        /* U and K of sixteen tokens */
+    frag exchange[2][WARPS > 1 ? form::KT : 1][32];   /* Z^T by parity or W^T; in the sweep W^T, high and low parts */
+    float4 P[WARPS][2][32];                           /* a warp's part of K Z^T */
+    float G[WARPS][FACTOR_MATRIX], unit[FACTOR_UNIT]; /* of Z U^T */
+    frag KZ[32];
+    __half factor[2][FACTOR_TILE]; /* (L^-1)^T; in the sweep high and low parts */
+    float squares[WARPS][16], top[WARPS];
+    int salt;
+    small_matrix
+        mirror[WARPS == 1 ? DK / 16 * (DK / 16 - 1) / 2 : 1]; /* of a lone warp: a matrix a tile below the diagonal */
+};
+/* Tiles of M below the diagonal pass through the memory of these two first. */
+template <int DK, int WARPS>
+constexpr bool penalty_scratch_fits = sizeof(small_matrix) * (DK / 16) * (DK / 16 - 1) / 2 <=
+                                      sizeof(penalty_shared<DK, WARPS>::input) +
+                                          sizeof(penalty_shared<DK, WARPS>::exchange);
+
+template <int WARPS> __device__ __forceinline__ void segment_barrier()
+{
+    if (WARPS > 1)
+        __syncthreads();
+    else
+        __syncwarp();
+}
+
+/* [row tile][column tile] of a warp's rows. */
+template <int DK, int WARPS> using matrix_rows = float[DK / 16 / WARPS][DK / 16][2][4];
+
+/* A lone warp leaves what is above the diagonal. */
+template <int DK, int WARPS>
+__device__ __forceinline__ void load_rows(matrix_rows<DK, WARPS> &A, const float4 *M, penalty_shared<DK, WARPS> &shared,
+                                          int warp, int lane)
+{
+    constexpr int KT = DK / 16, T = KT / WARPS;
+#pragma unroll
+    for (int m = 0; m < T; m++)
+#pragma unroll
+        for (int n = 0; n < KT; n++)
+            if (n <= warp * T + m) {
+                const float4 *tile = M + (int64_t)tile_below(warp * T + m, n) * 64 + lane;
+                const float4 x = __ldcg(tile), y = __ldcg(tile + 32);
+                float(&c)[2][4] = A[m][n];
+                c[0][0] = x.x, c[0][1] = x.y, c[0][2] = x.z, c[0][3] = x.w;
+                c[1][0] = y.x, c[1][1] = y.y, c[1][2] = y.z, c[1][3] = y.w;
+            }
+    if constexpr (WARPS > 1) {
+        static_assert(penalty_scratch_fits<DK, WARPS>, "M does not fit where it is turned");
+        small_matrix *scratch = (small_matrix *)&shared;
+#pragma unroll
+        for (int m = 0; m < T; m++)
+#pragma unroll
+            for (int n = 0; n < KT; n++)
+                if (n < warp * T + m) small_store(scratch[tile_below(warp * T + m - 1, n)], A[m][n], lane);
+        segment_barrier<WARPS>();
+#pragma unroll
+        for (int m = 0; m < T; m++)
+#pragma unroll
+            for (int n = 0; n < KT; n++)
+                if (n > warp * T + m) small_load_transposed(A[m][n], scratch[tile_below(n - 1, warp * T + m)], lane);
+        segment_barrier<WARPS>();
+    }
+}
+
+template <int DK, int WARPS> __device__ __forceinline__ void scale_all(matrix_rows<DK, WARPS> &A, float by)
+{
+#pragma unroll
+    for (int m = 0; m < DK / 16 / WARPS; m++)
+#pragma unroll
+        for (int n = 0; n < DK / 16; n++)
+#pragma unroll
+            for (int i = 0; i < 8; i++) A[m][n][i / 4][i % 4] *= by;
+}
+
+/* A power of two whose square brings x near 1, for any positive x that is not at the ends of float's range. */
+__device__ __forceinline__ float root_below(float x)
+{
+    const int exponent = (int)(__float_as_uint(x) >> 23) - 127; /* -20 to 20, say */
+    return __uint_as_float((uint32_t)(127 - (exponent >> 1)) << 23);
+}
+
+/* The first column tile to the end. */
+template <int DK, int WARPS> __device__ __forceinline__ void rotate(matrix_rows<DK, WARPS> &A)
+{
+    constexpr int KT = DK / 16;
+#pragma unroll
+    for (int m = 0; m < KT / WARPS; m++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float first = A[m][0][i / 4][i % 4];
+#pragma unroll
+            for (int n = 0; n + 1 < KT; n++) A[m][n][i / 4][i % 4] = A[m][n + 1][i / 4][i % 4];
+            A[m][KT - 1][i / 4][i % 4] = first;
+        }
+}
+
+/* A -> -A^-1 by symmetric sweeps of 16 pivots: with W = L^-1 A_p for the pivot rows A_p, A_pp = L L^T, then rows and
+ * columns p set to zero and W_p = -L^-1, the sweep is A -= W^T W, as in the recursion. The first column tile goes to
+ * the end each time, so that the pivot's is always first (a lone warp's rows likewise): the same instructions serve
+ * every pivot. A lone warp does it in lone_segment. What is factored is A_pp root^2, root a power of two that brings it
+ * near 1. */
+template <int DK, int WARPS>
+__device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &A, penalty_shared<DK, WARPS> &shared, float root,
+                                      int warp, int lane)
+{
+    using M = bf16_arithmetic;
+    constexpr int KT = DK / 16, T = KT / WARPS;
+#pragma unroll 1
+    for (int p = 0; p < KT; p++) {
+        const bool owner = warp == p / T;
+        const int mine = p % T;
+        if (owner) {
+            float column[16];
+#pragma unroll
+            for (int m = 0; m < T; m++)
+                if (m == mine) {
+                    float c[2][4];
+#pragma unroll
+                    for (int i = 0; i < 8; i++) c[i / 4][i % 4] = A[m][0][i / 4][i % 4] * (root * root);
+                    factor_store(shared.G[warp], c, lane);
+                }
+            __syncwarp();
+            factor_columns<1>(column, shared.G + warp, shared.unit, lane);
+            factor_invert(column);
+#pragma unroll
+            for (int i = 0; i < 16; i++) column[i] *= root;
+            factor_keep_split(shared.factor[0], shared.factor[1], column, lane);
+        }
+        segment_barrier<WARPS>();
+        const frag Lh = load_tile_transposed(shared.factor[0], FACTOR_PITCH, lane),
+                   Ll = load_tile_transposed(shared.factor[1], FACTOR_PITCH, lane);
+        frag high[T], low[T];
+#pragma unroll
+        for (int m = 0; m < T; m++) {
+            const bool pivots = owner && m == mine;
+            if (pivots) {
+                high[m] = negate(load_tile(shared.factor[0], FACTOR_PITCH, lane));
+                low[m] = negate(load_tile(shared.factor[1], FACTOR_PITCH, lane));
+            } else {
+                float w[2][4] = {};
+                const frag z = pack_tile<M>(A[m][0][0], A[m][0][1]), rest = pack_rest<M>(A[m][0][0], A[m][0][1], z);
+                mma_t<M>(w, rest, Lh);
+                mma_t<M>(w, z, Ll);
+                mma_t<M>(w, z, Lh);
+                high[m] = pack_tile<M>(w[0], w[1]), low[m] = pack_rest<M>(w[0], w[1], high[m]);
+            }
+            const int place = (warp * T + m - p + KT) % KT; /* among the column tiles now */
+            shared.exchange[0][place][lane] = high[m], shared.exchange[1][place][lane] = low[m];
+#pragma unroll
+            for (int n = 0; n < KT; n++)
+#pragma unroll
+                for (int i = 0; i < 8; i++) A[m][n][i / 4][i % 4] = n == 0 || pivots ? 0.0f : A[m][n][i / 4][i % 4];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int n = 0; n < KT; n++) {
+            const frag right = negate(shared.exchange[0][n][lane]), rest = negate(shared.exchange[1][n][lane]);
+#pragma unroll
+            for (int m = 0; m < T; m++) {
+                mma_t<M>(A[m][n], low[m], right);
+                mma_t<M>(A[m][n], high[m], rest);
+                mma_t<M>(A[m][n], high[m], right);
+            }
+        }
+        rotate<DK, WARPS>(A);
+    }
+}
+
+template <int DK, int WARPS>
+__device__ __forceinline__ void fetch(penalty_shared<DK, WARPS> &shared, const arguments &a, int64_t at, int step,
+                                      int steps, int warp, int lane)
+{
+    using form = penalty_shape<DK, WARPS>;
+    if (step < steps) {
+        const int64_t from = at * sizes<DK>::tiles + ((int64_t)step * form::KT + warp * form::T) * 32 + lane;
+        frag(*to)[form::KT][32] = shared.input[step % form::stages];
+#pragma unroll
+        for (int m = 0; m < form::T; m++) {
+            copy_async(&to[0][warp * form::T + m][lane], a.U + from + m * 32);
+            copy_async(&to[1][warp * form::T + m][lane], a.K + from + m * 32);
+        }
+    }
+    copy_commit();
+}
+
+/* Sixteen rows scaled by the root of their squares' sum, and to `out`. */
+template <int T> __device__ __forceinline__ void write_unit(float (&x)[T][2][4], float upper, float lower, frag *out)
+{
+    upper = upper == 0 ? 0.0f : quick_rsqrt(upper), lower = lower == 0 ? 0.0f : quick_rsqrt(lower);
+#pragma unroll
+    for (int m = 0; m < T; m++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) x[m][h][0] *= upper, x[m][h][1] *= upper, x[m][h][2] *= lower, x[m][h][3] *= lower;
+        out[m * 32] = pack_tile<f16_arithmetic>(x[m][0], x[m][1]);
+    }
+}
+
+template <int DK, int WARPS>
+__device__ __forceinline__ void write_directions(float (&x)[DK / 16 / WARPS][2][4],
+                                                 const penalty_shared<DK, WARPS> &shared, frag *out, int lane)
+{
+    float upper = 0, lower = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) upper += shared.squares[w][lane / 4], lower += shared.squares[w][lane / 4 + 8];
+    write_unit(x, upper, lower, out);
+}
+
+/* The tokens of `steps` sixteens from chunk `at` on. A is A sigma, its column tiles starting from the warp's own rows,
+ * and L L^T = sigma I + Z U^T, so that every operand is near 1. Of several warps one factors while the others multiply,
+ * and directions are written a step late, when their squares are known. */
+template <int DK, int WARPS>
+__device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<DK, WARPS> &shared, const arguments &a,
+                                      int64_t at, int steps, float sigma, int warp, int lane)
+{
+    using form = penalty_shape<DK, WARPS>;
+    using M = f16_arithmetic;
+    constexpr int KT = form::KT, T = form::T;
+    const int g = lane / 4, t = lane % 4, first = warp * T;
+    frag *out = a.X + at * sizes<DK>::tiles + first * 32 + lane;
+    float waiting[T][2][4]; /* directions of the step before */
+#pragma unroll 1
+    for (int step = 0; step < steps; step++) {
+        const auto &U = shared.input[step % form::stages][0], &K = shared.input[step % form::stages][1];
+        const bool owner = warp == step % WARPS;
+        frag packed[form::together ? 1 : T][KT], Z[T];
+        float x[T][2][4] = {}, z[T][2][4] = {};
+#pragma unroll
+        for (int k = 0; k < KT; k++) {
+            const frag u = U[(first + k) % KT][lane];
+            frag key;
+            if (form::together) key = K[(first + k) % KT][lane];
+#pragma unroll
+            for (int m = 0; m < T; m++) {
+                frag &p = packed[form::together ? 0 : m][k];
+                p = pack_tile<M>(A[m][k][0], A[m][k][1]);
+                mma_t<M>(z[m], u, p);
+                if (form::together) mma_t<M>(x[m], key, p);
+            }
+        }
+        const auto key_product = [&]() {
+#pragma unroll
+            for (int k = 0; k < KT; k++) {
+                const frag key = K[(first + k) % KT][lane];
+#pragma unroll
+                for (int m = 0; m < T; m++) mma_t<M>(x[m], key, packed[form::together ? 0 : m][k]);
+            }
+        };
+        float G[2][4] = {}, P[2][4] = {};
+        if (owner && g / 2 == t) {
+            if (g % 2)
+                G[0][1] = G[1][3] = sigma;
+            else
+                G[0][0] = G[1][2] = sigma;
+        }
+#pragma unroll
+        for (int m = 0; m < T; m++) {
+            Z[m] = pack_tile<M>(z[m][0], z[m][1]);
+            mma_t<M>(G, Z[m], U[first + m][lane]);
+            mma_t<M>(P, K[first + m][lane], Z[m]);
+        }
+        factor_store(shared.G[warp], G, lane);
+#pragma unroll
+        for (int h = 0; h < 2; h++) shared.P[warp][h][lane] = make_float4(P[h][0], P[h][1], P[h][2], P[h][3]);
+        frag W[T];
+#pragma unroll
+        for (int m = 0; m < T; m++) {
+            W[m] = transpose(Z[m]);
+            if constexpr (form::all_W) shared.exchange[step % 2][first + m][lane] = W[m];
+        }
+        segment_barrier<WARPS>();
+        if (step > 0) write_directions<DK, WARPS>(waiting, shared, out + (int64_t)(step - 1) * KT * 32, lane);
+        fetch<DK, WARPS>(shared, a, at, step + form::stages - 1, steps, warp, lane);
+        if (owner) {
+            float column[16];
+            factor_columns<WARPS>(column, shared.G, shared.unit, lane);
+            factor_invert(column);
+            factor_keep(shared.factor[0], column, lane);
+        } else if (!form::together) {
+            key_product();
+        }
+        if (warp == (step + 1) % WARPS) {
+            float sum[2][4] = {};
+#pragma unroll
+            for (int w = 0; w < WARPS; w++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const float4 part = shared.P[w][h][lane];
+                    sum[h][0] += part.x, sum[h][1] += part.y, sum[h][2] += part.z, sum[h][3] += part.w;
+                }
+            shared.KZ[lane] = pack_tile<M>(sum[0], sum[1]);
+        }
+        copy_wait<form::stages - 2>();
+        __syncthreads();
+        const frag KZ = shared.KZ[lane];
+        const frag L = load_tile_transposed(shared.factor[0], FACTOR_PITCH, lane);
+#pragma unroll
+        for (int m = 0; m < T; m++) {
+            float w[2][4] = {};
+            mma_t<M>(w, W[m], L);
+            W[m] = pack_tile<M>(w[0], w[1]);
+            if constexpr (!form::all_W) shared.exchange[0][first + m][lane] = W[m];
+        }
+        if (!form::all_W) __syncthreads();
+        if (owner && !form::together) key_product();
+#pragma unroll
+        for (int n = 0; n < KT; n++) {
+            frag right;
+            if (n < T) {
+                right = W[n];
+            } else {
+                right = shared.exchange[form::all_W ? step % 2 : 0][(first + n) % KT][lane];
+                if (form::all_W) {
+                    float w[2][4] = {};
+                    mma_t<M>(w, right, L);
+                    right = pack_tile<M>(w[0], w[1]);
+                }
+            }
+            right = negate(right);
+#pragma unroll
+            for (int m = 0; m < T; m++) mma_t<M>(A[m][n], W[m], right);
+        }
+        float KW[2][4] = {};
+        mma_t<M>(KW, KZ, L);
+        if (2 * t > g) KW[0][0] = KW[1][2] = 0; /* a later direction than the key's own token */
+        if (2 * t + 1 > g) KW[0][1] = KW[1][3] = 0;
+        KW[1][0] = KW[1][1] = 0;
+        const frag left = negate(pack_tile<M>(KW[0], KW[1]));
+        float upper = 0, lower = 0;
+#pragma unroll
+        for (int m = 0; m < T; m++) {
+            mma_t<M>(x[m], left, W[m]);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                upper = fmaf(x[m][h][0], x[m][h][0], fmaf(x[m][h][1], x[m][h][1], upper));
+                lower = fmaf(x[m][h][2], x[m][h][2], fmaf(x[m][h][3], x[m][h][3], lower));
+            }
+        }
+        upper = group_sum(upper, 4), lower = group_sum(lower, 4);
+        if (t == 0) shared.squares[warp][g] = upper, shared.squares[warp][g + 8] = lower;
+#pragma unroll
+        for (int m = 0; m < T; m++)
+#pragma unroll
+            for (int i = 0; i < 8; i++) waiting[m][i / 4][i % 4] = x[m][i / 4][i % 4];
+    }
+    __syncthreads();
+    write_directions<DK, WARPS>(waiting, shared, out + (int64_t)(steps - 1) * KT * 32, lane);
+}
+} /* namespace chunked */
+
+#endif
