@@ -134,6 +134,17 @@ void bench_print_kind(const vla_records *rows, const char *kind)
                                        {"ratio_lo", "lo", "%.3f", false},
                                        {"ratio_hi", "hi", "%.3f", false},
                                        {"verdict", "verdict", NULL, false}};
+    static const vla_column gain[] = {{"case", "case", NULL, false},
+                                      {"alone", "one thread", NULL, false},
+                                      {"gain", "one thread / scan", "%.2f", false},
+                                      {"gain_q1", "q1", "%.2f", false},
+                                      {"gain_q3", "q3", "%.2f", false},
+                                      {"ceiling", "side by side", "%.2f", false},
+                                      {"ceiling_q1", "q1", "%.2f", false},
+                                      {"ceiling_q3", "q3", "%.2f", false},
+                                      {"of_ceiling", "of that", "percent", false},
+                                      {"turns", "turns", NULL, false},
+                                      {"stolen", "stolen", "percent", true}};
     static const vla_column compare[] = {{"case", "case", NULL, false},
                                          {"old_s", "old", "time", false},
                                          {"new_s", "new", "time", false},
@@ -185,10 +196,13 @@ void bench_print_kind(const vla_records *rows, const char *kind)
         const char *kind;
         const vla_column *columns;
         int count;
-    } tables[] = {
-        {"ratio", ratio, sizeof ratio / sizeof *ratio},      {"compare", compare, sizeof compare / sizeof *compare},
-        {"peak", peak, sizeof peak / sizeof *peak},          {"fit", fit, sizeof fit / sizeof *fit},
-        {"extrapolation", meet, sizeof meet / sizeof *meet}, {"verdict", verdict, sizeof verdict / sizeof *verdict}};
+    } tables[] = {{"gain", gain, sizeof gain / sizeof *gain},
+                  {"ratio", ratio, sizeof ratio / sizeof *ratio},
+                  {"compare", compare, sizeof compare / sizeof *compare},
+                  {"peak", peak, sizeof peak / sizeof *peak},
+                  {"fit", fit, sizeof fit / sizeof *fit},
+                  {"extrapolation", meet, sizeof meet / sizeof *meet},
+                  {"verdict", verdict, sizeof verdict / sizeof *verdict}};
     bool any = false;
     for (int64_t i = 0; i < rows->count; i++) any |= !strcmp(vla_record_text(rows->rows[i], "kind", ""), kind);
     for (size_t i = 0; any && i < sizeof tables / sizeof *tables; i++)

@@ -106,7 +106,7 @@ static int64_t seed_of(const bench_options *o)
 /* CSV keeps what is concluded beside the rows, a file a kind. */
 static vla_status read_said(session *s, vla_error *error)
 {
-    static const char *const kinds[] = {"crossover", "peak", "ratio"};
+    static const char *const kinds[] = {"crossover", "gain", "peak", "ratio"};
     const vla_strings *outputs = &s->o->common.outputs;
     vla_status status = VLA_OK;
     for (int64_t i = 0; s->o->common.resume && i < outputs->count; i++)
@@ -229,6 +229,7 @@ static vla_status open_sweep(session *s, vla_error *error)
                                      .worker_count = s->cudnn.worker_count,
                                      .here = s->cudnn.here,
                                      .in_workers = bench_by_cudnn,
+                                     .gains = &s->extra,
                                      .data = s->has_data ? &s->data : NULL,
                                      .digest = s->has_data ? s->digest : NULL,
                                      .context = s,
@@ -326,6 +327,7 @@ static vla_status measure(session *s, vla_error *error)
 static void print_tables(session *s)
 {
     bench_print_samples(&s->rows, s->o->common.verbose);
+    bench_print_kind(&s->extra, "gain");
     bench_print_kind(&s->extra, "ratio");
     bench_print_kind(&s->extra, "peak");
     bench_print_crossovers(&s->extra);
@@ -343,6 +345,7 @@ static void print_warnings(const session *s)
         {"noise target not met", "raise --time-limit, close other programs or accept more with --noise"},
         {"samples shorter than the clock allows", "raise --T or --H"},
         {"clock held down", "let the device cool, or raise its power limit: times of such rows are too long"},
+        {"stolen", "the host is busy with other machines: run again, and compare within a turn only"},
         {"slow first sample", "something was still warming up: raise --min-samples"},
         {"outliers", "other programs are using this machine"}};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {

@@ -15,7 +15,7 @@ for d in 32 64 128; do
 done
 "$build/vla-bench" --op vla,linear,delta,decay,rls --form all --d 32,64,128 --T 1k --crossover none --time-limit 60 \
   -o "$out/forms.csv"
-"$build/vla-bench" --op vla,delta,linear --form all --H 1 --d 64,128 --T 16k --threads 1,2 --crossover none --time-limit 60 \
-  -o "$out/scan.csv"
+"$build/vla-bench" --op vla,delta,linear --form all --H 1 --d 64,128 --T 4k,16k --threads 1,2 --crossover none --time-limit 60 \
+  -o "$out/scan.csv" # with scan.gain.csv: beside what the cores give
 "$build/vla-bench" --mode decode --op vla,softmax,linear,delta --depth 64-4kx2 --time-limit 40 -o "$out/decode.csv" --plot "$out"
 "$build/vla-bench" --op vla,linear --H 1 --d 16 --T 4M --crossover none --min-samples 1 --time-limit 120 -o "$out/long.csv"

@@ -376,6 +376,39 @@ static void test_sweep_and_resume(void **state)
     vla_records_clear(&rows);
 }
 
+/* A scan on several threads is set beside its one-thread forms and beside copies of one side by side, of its own
+ * operator and settings alone; without such a form, or on one thread, there is nothing to say. */
+static void test_gains(void **state)
+{
+    (void)state;
+    vla_records rows = {0}, gains = {0};
+    vla_sweep *sweep;
+    vla_error error = {0};
+    vla_sweep_config config = quick(60);
+    vla_case cases[] = {case_of(VLA_VLA, VLA_RECURRENT, VLA_F32, 1, 300, 8),
+                        case_of(VLA_VLA, VLA_SCAN, VLA_F32, 1, 300, 8), case_of(VLA_VLA, VLA_SCAN, VLA_F32, 1, 300, 8),
+                        case_of(VLA_VLA, VLA_SCAN, VLA_F32, 1, 300, 8),
+                        case_of(VLA_DELTA, VLA_SCAN, VLA_F32, 1, 300, 8)};
+    cases[0].threads = cases[2].threads = 1;
+    cases[3].problem.lambda0 = 1;
+    config.gains = &gains;
+    assert_int_equal(vla_sweep_create(&sweep, &config, &rows, &error), VLA_OK);
+    assert_int_equal(vla_sweep_run(sweep, cases, 5, 1, &error), VLA_OK);
+    assert_int_equal(rows.count, 5);
+    assert_int_equal(gains.count, 1);
+    const vla_record *r = gains.rows[0];
+    assert_string_equal(vla_record_text(r, "kind", ""), "gain");
+    assert_string_equal(vla_record_text(r, "case", "-"), vla_record_text(rows.rows[1], "case", ""));
+    assert_true(vla_record_number(r, "lambda0", 0) == 0.1);
+    assert_true(vla_record_number(r, "turns", 0) >= 3);
+    const double gain = vla_record_number(r, "gain", 0), ceiling = vla_record_number(r, "ceiling", 0);
+    assert_true(gain > 0 && ceiling > 0 && vla_record_number(r, "of_ceiling", 0) > 0);
+    assert_true(vla_record_number(r, "gain_q1", 9e9) <= gain && gain <= vla_record_number(r, "gain_q3", 0));
+    vla_sweep_destroy(sweep);
+    vla_records_clear(&rows);
+    vla_records_clear(&gains);
+}
+
 static void test_sweep_out_of_time(void **state)
 {
     (void)state;
@@ -450,6 +483,7 @@ int main(void)
         cmocka_unit_test(test_bench_of_odd_cases),
         cmocka_unit_test(test_variants),
         cmocka_unit_test(test_sweep_and_resume),
+        cmocka_unit_test(test_gains),
         cmocka_unit_test(test_sweep_out_of_time),
         cmocka_unit_test(test_decode),
     };

@@ -10,53 +10,10 @@
  */
 #ifndef VLA_CPU_RECURRENT_H
 #define VLA_CPU_RECURRENT_H
-#include "kernels/cpu/features.h"
 #include "kernels/cpu/long_run.h"
 #include "kernels/cpu/panel.h"
-#include "kernels/cpu/sigmoid.h"
-#include "kernels/cpu/sweep.h"
-#include "kernels/kernel.h"
+#include "kernels/cpu/recurrent_rows.h"
 #include "lib/base/sizes.h"
-
-/* Tokens whose rows are made at a time, between folds of a plain sum and of A in long runs, and of a run done in place.
- */
-enum { TOKENS = 16, FOLD_TOKENS = 4096, FOLD_PENALTY = 512, IN_PLACE_TOKENS = 4 };
-
-/* What an operator has; constants, so that each operator compiles to its own loops. */
-typedef struct recurrent_kind {
-    int matrix;   /* A: vla, rls */
-    int penalty;  /* a row u beside the key: vla */
-    int sum;      /* n: vla, linear */
-    int residual; /* writes v - S kh rather than v: all but linear */
-    int beta, gate;
-    int unasked; /* scan: A's stage alone, which no query reaches */
-} recurrent_kind;
-
-typedef struct recurrent {
-    const vla_problem *p;
-    const vla_tensors *t;
-    int64_t head, dk, dv, wk, wv; /* wk, wv: padded widths */
-    int64_t lead;                 /* row length of v and o, of which dv columns may be a slice */
-    real *A;                      /* [dk][wk]; in long runs what was added since the last fold */
-    real *A_base, *A_lost;        /* [dk][wk] A at the last fold, and what rounding took from it; NULL: not folded */
-    real *S;                      /* [dk][wv]; linear: what was written since the last fold */
-    real *base, *lost;            /* [dk][wv], linear: S at the last fold, and what rounding took from it */
-    real *qf, *kf, *kh, *uh;      /* [TOKENS][wk] */
-    real *scale, *beta;           /* [TOKENS]: 1/max(n.qf, eps) or 1 ; sigmoid(b) or 1 */
-    real *gate;                   /* [TOKENS][wv] */
-    real *w;                      /* [2][wk] pending A -= w w^T */
-    real *a[2];                   /* [2][wk] each: pending S += e a^T, and the pair being made */
-    real *e;                      /* [2][wv] */
-    real *decay;                  /* [wv] pending factor of S */
-    real *ap, *sp;                /* [4][wk], [4][wv]: products of the sweeps */
-    real *v, *o;                  /* [2][wv]: padded rows of values and outputs */
-    real *n, *recent;             /* [wk]: n now; its growth since the last fold into total */
-    double *total;                /* [wk]: n at the start of the block, in double for millions of tokens in float */
-    int current;                  /* which of a[] is pending */
-    bool in_place;                /* A and S are the caller's */
-    bool apart;                   /* another core writes the same rows of o, whole cache lines: past the caches */
-    bool folded;                  /* base holds a part of S */
-} recurrent;
 
 /* Copies rows of whole 16 bytes, aligned, past the caches. */
 INLINE void stream_rows(real *to, const real *from, int64_t count)
@@ -124,102 +81,6 @@ static __attribute__((unused)) vla_status recurrent_workspace(recurrent_kind kin
         return vla_fail(error, VLA_ERR_MEMORY, "dk %lld, dv %lld, threads %d: scratch is beyond 64-bit sizes",
                         (long long)p->dk, (long long)p->dv, threads);
     return VLA_OK;
-}
-
-INLINE const real *row_of(const void *tensor, int64_t row, int64_t width)
-{
-    return (const real *)tensor + row * width;
-}
-
-/* The gate of a token in every lane of the rows of S. */
-INLINE void prepare_gate(recurrent *r, int64_t token, int64_t slot)
-{
-    real *gate = r->gate + slot * r->wv;
-    const real *g = r->t->g;
-    if (r->p->gate == VLA_GATE_ROW)
-        for (int64_t j = 0; j < r->dv; j++) gate[j] = sigmoid(g[token * r->dv + j]);
-    else
-        for (int64_t j = 0; j < r->dv; j++) gate[j] = 0;
-    const real all = r->p->gate == VLA_GATE_TOKEN ? sigmoid(g[token]) : 1;
-    for (int64_t j = r->p->gate == VLA_GATE_ROW ? r->dv : 0; j < r->wv; j++) gate[j] = all;
-}
-
-/* n += kf ; the factor 1/max(n.qf, eps) of a ratio, in which a NaN stays visible. */
-INLINE void prepare_sum(recurrent *r, int64_t slot)
-{
-    vec dot = vset(0);
-    for (int64_t i = 0; i < r->wk; i += LANES) {
-        const vec key = vload(r->kf + slot * r->wk + i), n = vload(r->n + i) + key;
-        vstore(r->n + i, n);
-        vstore(r->recent + i, vload(r->recent + i) + key);
-        dot += n * vload(r->qf + slot * r->wk + i);
-    }
-    const real den = vsum(dot);
-    r->scale[slot] =
-        r->p->op == VLA_VLA && r->p->output == VLA_PLAIN
-            ? 1
-            : 1 / (den < (real)VLA_RATIO_EPS ? (real)VLA_RATIO_EPS : den + (den - den)); /* overflow: NaN, not 0 */
-}
-
-INLINE void fold_sum(recurrent *r)
-{
-    for (int64_t i = 0; i < r->wk; i++) {
-        r->total[i] += (double)r->recent[i];
-        r->n[i] = (real)r->total[i];
-        r->recent[i] = 0;
-    }
-}
-
-INLINE void prepare_rows(recurrent_kind kind, vla_features features, recurrent *r, int64_t slot, int64_t from,
-                         int64_t count)
-{
-    const vla_problem *p = r->p;
-    const vla_tensors *t = r->t;
-    const int64_t dk = r->dk, wk = r->wk;
-    for (int64_t i = 0; i < count; i++) {
-        const real *k = row_of(t->k, from + i, dk);
-        real *kf = r->kf + (slot + i) * wk, *kh = r->kh + (slot + i) * wk;
-        if (!kind.unasked)
-            feature_query(features, p->qk_l2, row_of(t->q, from + i, dk), dk, wk, r->qf + (slot + i) * wk);
-        if (!kind.residual)
-            feature_row(features, k, dk, wk, kf);
-        else if (!kind.penalty && !kind.sum)
-            feature_unit_row(features, k, dk, wk, 1, kh);
-        else if (p->no_normalise) {
-            feature_row(features, k, dk, wk, kf);
-            memcpy(kh, kf, (size_t)wk * sizeof(real));
-        } else
-            feature_key(features, k, dk, wk, kf, kh);
-        if (kind.penalty) feature_penalty(t->u ? row_of(t->u, from + i, dk) : k, dk, wk, r->uh + (slot + i) * wk);
-    }
-}
-
-/* Feature rows and scalars of `count` tokens from row `from` of the tensors, in slots from `slot` on. */
-INLINE void prepare_slots(recurrent_kind kind, recurrent *r, int64_t slot, int64_t from, int64_t count)
-{
-    const real *b = kind.beta ? r->t->b : NULL;
-    switch (r->p->features) {
-    case VLA_ELU1:
-        prepare_rows(kind, VLA_ELU1, r, slot, from, count);
-        break;
-    case VLA_SILU:
-        prepare_rows(kind, VLA_SILU, r, slot, from, count);
-        break;
-    default:
-        prepare_rows(kind, VLA_IDENTITY, r, slot, from, count);
-        break;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        if (kind.beta) r->beta[slot + i] = b ? sigmoid(b[from + i]) : 1;
-        if (kind.gate) prepare_gate(r, from + i, slot + i);
-        if (kind.sum) prepare_sum(r, slot + i);
-    }
-}
-
-INLINE void prepare(recurrent_kind kind, recurrent *r, int64_t from, int64_t count)
-{
-    prepare_slots(kind, r, 0, from, count);
-    if (kind.sum) fold_sum(r);
 }
 
 /* A row of values as whole vectors: where it lies when it is one, else a padded copy. */

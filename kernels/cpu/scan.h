@@ -10,36 +10,58 @@
  * ring of feature rows made once was slower (measured). S asks for rows of the ring ahead of their use, and A asks for
  * their lines back ahead of writing them again; writing them past the caches made A a quarter slower. Stages ask ahead
  * for the rows of tokens too: they touch a stream too seldom for the hardware's prefetchers. A stage counts the blocks
- * it has done, which is all that stages tell each other; blocks of 16 tokens made that dear, of 64 it is free. A worker
- * keeps to its own stage, so that A or S stays in its cache, and takes another's where that one's worker has not come
- * or it has waited for long: the pipeline also moves when a worker comes late or never. Slices of S write past the
- * caches, as their columns of o lie side by side.
+ * it has done, which is all that stages tell each other; blocks of 16 tokens made that dear, of 32 it is free.
+ *
+ * A worker keeps to its own stage, so that A or S stays in its cache. Two processors are seldom equally fast, so
+ * workers exchange stages when one has waited for longer than that costs: A and S each run half of the time on the
+ * faster one, and both end together. A worker takes blocks of another's stage where that one's worker has not come or
+ * it has waited for long: the pipeline also moves when a worker comes late or never. Where a processor is taken away in
+ * the middle of a block all wait for that block, asleep, so that the system can run its worker on theirs. Slices of S
+ * write past the caches, as their columns of o lie side by side.
  *
  * Scratch: the ring and the state of every stage, independent of T.
  */
 #ifndef VLA_CPU_SCAN_H
 #define VLA_CPU_SCAN_H
-#include <sched.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/recurrent.h"
+#include "lib/base/clock.h"
 
-/* Blocks of the ring, tokens of a block unless a chunk is given; looks for work before another worker's stage is taken,
- * and before the processor is given up; tokens ahead for which rows of the ring, of the tensors and lines of the ring
- * to write are asked. */
-enum { RING = 8, SCAN_TOKENS = 64, PATIENCE = 1024, SPINS = 4096, AHEAD = 8, AHEAD_INPUT = 16 };
+/* Blocks of the ring; tokens ahead for which rows of the ring, of the tensors and lines of the ring to write are asked;
+ * blocks that a slice may lag behind before a faster worker takes it. */
+enum { RING = 16, AHEAD = 8, AHEAD_INPUT = 16, LEAD = 8 };
 enum { PENALTY = 0 };
+/* Tokens of a block unless a chunk is given: with A, where S waits for the first, and for slices alone. */
+enum { BLOCK_OF_A = 32, BLOCK_OF_SLICES = 64 };
+/* Seconds: that a line of cache takes from another core, when many are asked for; of waiting until blocks of another's
+ * stage are taken; and until the worker sleeps between looks, while its own stages wait and once they are done. */
+static const double LINE_SECONDS = 10e-9, TAKE_SECONDS = 25e-6, SLEEP_SECONDS = 60e-6, SLEEP_AT_END = 1e-3;
 
 typedef struct scan_stage {
     _Alignas(128) atomic_bool busy;
-    atomic_bool kept;  /* the worker whose stage it is has come */
-    atomic_llong done; /* blocks */
+    atomic_bool kept;                /* its worker has come */
+    atomic_bool taken;               /* by a worker that had no more to do */
+    atomic_bool changing;            /* of the first stage: two workers' stages are being exchanged */
+    atomic_int keeper;               /* the worker whose stage it is */
+    _Alignas(128) atomic_llong done; /* blocks */
     _Alignas(128) recurrent r;
     vla_tensors t;    /* what the stage reads and writes, from the head (and slice) on; the rest NULL */
     int64_t unfolded; /* tokens since the last fold */
     int64_t ready;    /* tokens whose feature rows are made */
+    bool asked;       /* the first rows of the next block are on their way */
 } scan_stage;
+
+/* What a worker knows of its waiting, seconds. */
+typedef struct scan_wait {
+    double begun;    /* of the present wait; 0: it works */
+    double lasted;   /* so far */
+    double waited;   /* in its present stage, up to the last look */
+    double patience; /* of waited, until it takes the stage that it waits for */
+    int64_t given;   /* the stage that it gave for another the last time */
+} scan_wait;
 
 typedef struct scan_job {
     const vla_call *call;
@@ -48,6 +70,7 @@ typedef struct scan_job {
     int64_t slices, width; /* slices of S and the columns of v of all but the last */
     int64_t first;         /* the stage of the first slice */
     int workers;
+    double patience;    /* seconds of waiting that are worth an exchange of stages between workers */
     real *ring;         /* [RING][block][wk] rows a; NULL: a is kh */
     scan_stage *stages; /* [first + slices] */
     char *scratch;      /* of the stages' rows and matrices */
@@ -92,7 +115,7 @@ INLINE int64_t stage_carve(recurrent_kind kind, const vla_problem *p, const scan
 INLINE int64_t scan_carve(recurrent_kind kind, const vla_problem *p, int threads, char *base, scan_job *job)
 {
     int64_t used = 0;
-    job->block = p->chunk > 0 ? p->chunk + p->chunk % 2 : SCAN_TOKENS;
+    job->block = p->chunk > 0 ? p->chunk + p->chunk % 2 : kind.matrix ? BLOCK_OF_A : BLOCK_OF_SLICES;
     scan_slices(kind, p, threads, job);
     const int64_t stages = job->first + job->slices;
     job->stages = carve(base, &used, stages, sizeof(scan_stage));
@@ -138,6 +161,14 @@ static __attribute__((unused)) vla_tensors stage_tensors(const scan_job *job, in
     return own;
 }
 
+/* Worker 0 keeps A first, where there is one; slices go round the others. */
+INLINE int first_keeper(recurrent_kind kind, const scan_job *job, int64_t stage)
+{
+    if (kind.matrix && stage == PENALTY) return 0;
+    const int hands = job->workers - (kind.matrix && job->workers > 1 ? 1 : 0);
+    return job->workers - 1 - (int)((stage - job->first) % hands);
+}
+
 INLINE void scan_begin(recurrent_kind kind, scan_job *job)
 {
     const vla_problem *p = job->call->problem;
@@ -147,6 +178,9 @@ INLINE void scan_begin(recurrent_kind kind, scan_job *job)
         memset(stage, 0, sizeof *stage);
         atomic_init(&stage->busy, false);
         atomic_init(&stage->kept, false);
+        atomic_init(&stage->taken, false);
+        atomic_init(&stage->changing, false);
+        atomic_init(&stage->keeper, first_keeper(kind, job, i));
         atomic_init(&stage->done, 0);
         recurrent *r = &stage->r;
         scratch += stage_carve(kind, p, job, i, scratch, r);
@@ -230,8 +264,8 @@ INLINE void prepare_until(recurrent_kind kind, scan_stage *stage, int64_t until)
 }
 
 /* Rows a of a block. Pairs as in the recurrent form: a token that refreshes A must be the last of its step. */
-INLINE void penalty_block(recurrent_kind kind, scan_stage *stage, real *rows, recurrent_chain chain, int64_t done,
-                          int64_t from, int64_t count)
+INLINE void penalty_block(recurrent_kind kind, scan_stage *stage, real *rows, const real *next, recurrent_chain chain,
+                          int64_t done, int64_t from, int64_t count)
 {
     recurrent *r = &stage->r;
     const int64_t wk = r->wk;
@@ -245,7 +279,10 @@ INLINE void penalty_block(recurrent_kind kind, scan_stage *stage, real *rows, re
             chain(2, r, slot, a, eps);
         else
             chain(1, r, slot, a, eps);
-        if (i + AHEAD < count) fetch_to_write(a + AHEAD * wk, tokens * wk);
+        if (i + AHEAD < count)
+            fetch_to_write(a + AHEAD * wk, tokens * wk);
+        else if (next)
+            fetch_to_write(next + (i + AHEAD - count) * wk, tokens * wk);
         alpha_out(kind, tokens, r, from + i, a);
         i += tokens;
     }
@@ -264,7 +301,8 @@ INLINE void state_tokens(recurrent_kind kind, int tokens, recurrent *r, real *a,
 
 /* rows NULL: a is kh. The writes of the last pair stay pending; their rows a are kept, as those in the ring may be made
  * anew meanwhile. */
-INLINE void state_block(recurrent_kind kind, scan_stage *stage, real *rows, int64_t from, int64_t count)
+INLINE void state_block(recurrent_kind kind, scan_stage *stage, real *rows, const real *next, int64_t from,
+                        int64_t count)
 {
     recurrent *r = &stage->r;
     const int64_t wk = r->wk, last = (count - 1) / 2 * 2;
@@ -274,12 +312,16 @@ INLINE void state_block(recurrent_kind kind, scan_stage *stage, real *rows, int6
         stage->unfolded = 0;
     }
     stage->unfolded += count;
-    for (int64_t i = 0; rows && i + 2 <= count && i < AHEAD; i += 2) fetch(rows + i * wk, 2 * wk);
+    for (int64_t i = 0; rows && !stage->asked && i + 2 <= count && i < AHEAD; i += 2) fetch(rows + i * wk, 2 * wk);
+    stage->asked = next != NULL;
     for (int64_t i = 0; i < count; i += 2) {
         const int64_t slot = (from + i) % TOKENS;
         prepare_until(kind, stage, from + i + 2);
         a = rows ? rows + i * wk : r->kh + slot * wk;
-        if (rows && i + AHEAD + 2 <= count) fetch(a + AHEAD * wk, 2 * wk);
+        if (rows && i + AHEAD + 2 <= count)
+            fetch(a + AHEAD * wk, 2 * wk);
+        else if (next && i + AHEAD >= count)
+            fetch(next + (i + AHEAD - count) * wk, 2 * wk);
         if (i + 1 < count)
             state_tokens(kind, 2, r, a, from + i, slot);
         else
@@ -292,15 +334,19 @@ INLINE void state_block(recurrent_kind kind, scan_stage *stage, real *rows, int6
     if (r->apart) stream_done();
 }
 
-INLINE void run_block(recurrent_kind kind, const scan_job *job, int64_t stage, int64_t block, recurrent_chain chain)
+/* until: blocks that the stage may do so far. */
+INLINE void run_block(recurrent_kind kind, const scan_job *job, int64_t stage, int64_t block, int64_t until,
+                      recurrent_chain chain)
 {
     const int64_t from = block * job->block, count = least(job->block, job->call->problem->T - from);
     scan_stage *at = &job->stages[stage];
     real *rows = kind.matrix ? job->ring + block % RING * job->block * at->r.wk : NULL;
+    const bool ahead = kind.matrix && block + 1 < until && job->block >= 2 * AHEAD;
+    const real *next = ahead ? job->ring + (block + 1) % RING * job->block * at->r.wk : NULL;
     if (stage >= job->first)
-        state_block(stage_kind(kind, false), at, rows, from, count);
+        state_block(stage_kind(kind, false), at, rows, next, from, count);
     else if (kind.matrix)
-        penalty_block(stage_kind(kind, true), at, rows, chain, job->done, from, count);
+        penalty_block(stage_kind(kind, true), at, rows, next, chain, job->done, from, count);
 }
 
 /* Blocks that every slice of S has done. */
@@ -320,55 +366,134 @@ INLINE int64_t blocks_allowed(recurrent_kind kind, const scan_job *job, int64_t 
     return atomic_load_explicit(&job->stages[PENALTY].done, memory_order_acquire);
 }
 
-/* Does a stage's next block if it may be done and nobody is at it. `busy` hands the stage's state from worker to
- * worker; `done` hands the block's rows from stage to stage. */
-INLINE bool try_stage(recurrent_kind kind, const scan_job *job, int64_t stage, recurrent_chain chain)
+INLINE bool own_stage(const scan_job *job, int64_t worker, int64_t stage)
+{
+    return atomic_load_explicit(&job->stages[stage].keeper, memory_order_relaxed) == (int)worker;
+}
+
+/* Does a stage's next blocks if they may be done and nobody is at it: all that may be done by the keeper, else one.
+ * `busy` hands the stage's state from worker to worker; `done` hands the blocks' rows from stage to stage. */
+INLINE bool try_stage(recurrent_kind kind, const scan_job *job, int64_t worker, int64_t stage, recurrent_chain chain)
 {
     scan_stage *at = &job->stages[stage];
     if (atomic_load_explicit(&at->done, memory_order_relaxed) >= blocks_allowed(kind, job, stage) ||
         atomic_exchange_explicit(&at->busy, true, memory_order_acquire))
         return false;
-    const int64_t block = atomic_load_explicit(&at->done, memory_order_relaxed);
-    const bool may = block < blocks_allowed(kind, job, stage);
-    if (may) {
-        run_block(kind, job, stage, block, chain);
-        atomic_store_explicit(&at->done, block + 1, memory_order_release);
+    const int64_t first = atomic_load_explicit(&at->done, memory_order_relaxed);
+    const int64_t until = blocks_allowed(kind, job, stage);
+    int64_t block = first;
+    const int64_t most = kind.matrix ? until : least(until, first + LEAD);
+    for (bool more = block < most; more; more = block < most && own_stage(job, worker, stage)) {
+        run_block(kind, job, stage, block, until, chain);
+        atomic_store_explicit(&at->done, ++block, memory_order_release);
     }
     atomic_store_explicit(&at->busy, false, memory_order_release);
+    return block > first;
+}
+
+/* The stage that holds this one up: for A the slice that still needs the rows of the whole ring, for a slice A where it
+ * has no more rows, for a finished stage a slice that lags far behind and was not taken for this before, and without A
+ * for any slice such a one; -1: none does. */
+INLINE int64_t holder_of(recurrent_kind kind, const scan_job *job, int64_t stage)
+{
+    int64_t slowest = job->first, least_done = INT64_MAX;
+    const int64_t done = atomic_load_explicit(&job->stages[stage].done, memory_order_relaxed);
+    for (int64_t i = job->first; i < job->first + job->slices; i++) {
+        const int64_t blocks = atomic_load_explicit(&job->stages[i].done, memory_order_relaxed);
+        if (blocks < least_done) slowest = i, least_done = blocks;
+    }
+    const int64_t lead = done - least_done;
+    if (done == job->blocks)
+        return lead >= LEAD && !atomic_load_explicit(&job->stages[slowest].taken, memory_order_relaxed) ? slowest : -1;
+    if (!kind.matrix) return lead >= LEAD ? slowest : -1;
+    if (stage == PENALTY) return lead >= RING ? slowest : -1;
+    return done == atomic_load_explicit(&job->stages[PENALTY].done, memory_order_relaxed) ? PENALTY : -1;
+}
+
+/* Gives a worker another's stage for its own; returns whether it did. */
+INLINE bool exchange_stages(const scan_job *job, int64_t worker, int64_t own, int64_t other)
+{
+    scan_stage *mine = &job->stages[own], *theirs = &job->stages[other];
+    atomic_bool *changing = &job->stages[0].changing;
+    if (atomic_exchange_explicit(changing, true, memory_order_acquire)) return false;
+    const bool may = own_stage(job, worker, own) && !own_stage(job, worker, other);
+    if (may) {
+        atomic_store_explicit(&mine->keeper, atomic_load_explicit(&theirs->keeper, memory_order_relaxed),
+                              memory_order_relaxed);
+        atomic_store_explicit(&theirs->keeper, (int)worker, memory_order_relaxed);
+        if (atomic_load_explicit(&mine->done, memory_order_relaxed) == job->blocks)
+            atomic_store_explicit(&theirs->taken, true, memory_order_relaxed);
+    }
+    atomic_store_explicit(changing, false, memory_order_release);
     return may;
 }
 
-/* Worker 0 keeps A, where there is one; slices go round the others. */
-INLINE bool own_stage(recurrent_kind kind, const scan_job *job, int64_t worker, int64_t stage)
+/* Processors are seldom equally fast: most share a core with another thread, of other programs or of other machines.
+ * So a worker that has waited for longer than an exchange costs takes the stage that holds it up and leaves its own to
+ * the slower worker, which will hold it up in turn: both stages get the same share of either processor. Where an
+ * exchange changes nothing, as that stage is simply the longer one, the next waits for twice as long. Slices without A
+ * never wait: a lead is what they exchange for. */
+INLINE void balance(recurrent_kind kind, const scan_job *job, int64_t worker, scan_wait *wait)
 {
-    if (kind.matrix && stage == PENALTY) return worker == 0;
-    const int64_t hands = job->workers - (kind.matrix && job->workers > 1 ? 1 : 0);
-    return stage >= job->first && worker == job->workers - 1 - (stage - job->first) % hands;
+    const int64_t stages = job->first + job->slices;
+    for (int64_t i = 0; i < stages; i++) {
+        if (!own_stage(job, worker, i)) continue;
+        const int64_t holder = holder_of(kind, job, i);
+        if (holder < 0 || !atomic_load_explicit(&job->stages[holder].kept, memory_order_relaxed)) continue;
+        if (!exchange_stages(job, worker, i, holder)) continue;
+        wait->patience = wait->given == i ? 2 * wait->patience : job->patience;
+        wait->given = i;
+        wait->waited = 0;
+        return;
+    }
 }
 
-INLINE void rest(int64_t idle)
+/* It has a stage that is not done. */
+INLINE bool is_waited_for(const scan_job *job, int64_t worker)
 {
+    bool waited = false;
+    for (int64_t i = 0; i < job->first + job->slices; i++)
+        waited = waited || (own_stage(job, worker, i) &&
+                            atomic_load_explicit(&job->stages[i].done, memory_order_relaxed) < job->blocks);
+    return waited;
+}
+
+/* After a look that found no work. A worker that waits for long waits for one whose processor was taken away: sleeping,
+ * it leaves that one its own. */
+INLINE void rest(recurrent_kind kind, const scan_job *job, int64_t worker, scan_wait *wait)
+{
+    const double now = vla_now();
+    if (wait->begun == 0) wait->begun = now, wait->lasted = 0;
+    wait->waited += now - wait->begun - wait->lasted;
+    wait->lasted = now - wait->begun;
+    if (wait->waited >= wait->patience) balance(kind, job, worker, wait);
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
-    if (idle >= SPINS) sched_yield();
+    if (wait->lasted > (is_waited_for(job, worker) ? SLEEP_SECONDS : SLEEP_AT_END))
+        nanosleep(&(struct timespec){0, 1000}, NULL);
 }
 
 INLINE void scan_worker(recurrent_kind kind, const scan_job *job, int64_t worker, recurrent_chain chain)
 {
-    const int64_t stages = job->first + job->slices, patience = job->workers > 1 ? PATIENCE : 0;
-    int64_t idle = 0;
+    const int64_t stages = job->first + job->slices;
+    const double take_after = job->workers > 1 ? TAKE_SECONDS : 0;
+    scan_wait wait = {.patience = job->patience, .given = -1};
     for (int64_t i = 0; i < stages; i++)
-        if (own_stage(kind, job, worker, i)) atomic_store_explicit(&job->stages[i].kept, true, memory_order_relaxed);
+        if (own_stage(job, worker, i)) atomic_store_explicit(&job->stages[i].kept, true, memory_order_relaxed);
     while (blocks_finished(job) < job->blocks) {
         bool worked = false;
         for (int64_t i = 0; i < stages; i++)
-            if (own_stage(kind, job, worker, i)) worked = try_stage(kind, job, i, chain) || worked;
+            if (own_stage(job, worker, i)) worked = try_stage(kind, job, worker, i, chain) || worked;
         for (int64_t i = stages - 1; i >= 0 && !worked; i--)
-            if (idle >= patience || !atomic_load_explicit(&job->stages[i].kept, memory_order_relaxed))
-                worked = try_stage(kind, job, i, chain);
-        idle = worked ? 0 : idle + 1;
-        if (!worked) rest(idle);
+            if (wait.lasted >= take_after || !atomic_load_explicit(&job->stages[i].kept, memory_order_relaxed))
+                worked = try_stage(kind, job, worker, i, chain);
+        if (!worked) {
+            rest(kind, job, worker, &wait);
+            continue;
+        }
+        wait.begun = wait.lasted = 0;
+        if (!kind.matrix) balance(kind, job, worker, &wait);
     }
 }
 
@@ -382,6 +507,7 @@ INLINE vla_status scan_run(recurrent_kind kind, const vla_call *call, vla_task t
     char *base = (char *)call->work + (128 - (uintptr_t)call->work % 128) % 128;
     scan_carve(kind, p, job.workers, base, &job);
     job.blocks = (p->T + job.block - 1) / job.block;
+    job.patience = 2 * LINE_SECONDS / 64 * (double)sizeof(real) * (double)(p->dk * (PAD(p->dk) + job.width));
     for (job.head = 0; job.head < p->B * p->H; job.head++) {
         scan_begin(kind, &job);
         vla_pool_run(call->pool, job.workers, task, &job);

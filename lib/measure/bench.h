@@ -42,7 +42,8 @@ typedef struct vla_bench {
     vla_check check;
     vla_sampler sampler;
     uint64_t checksum, inputs_checksum;
-    bool drifted;                        /* one more run after the timing gave other outputs than the checked one */
+    bool drifted;  /* one more run after the timing gave other outputs than the checked one */
+    double stolen; /* share of the processors' time that other machines took while it was sampled */
     double prepare_seconds, run_seconds; /* the checked run alone: a first guess of the time */
 } vla_bench;
 

@@ -99,6 +99,9 @@ static bool put_rates(vla_record *r, const vla_bench *b, const vla_summary *s, c
     return ok;
 }
 
+/* The system counts in hundredths of a second: less than this share of a short run is chance. */
+#define STOLEN 0.02
+
 static void add_warning(char *text, size_t size, const char *warning)
 {
     const size_t used = strlen(text);
@@ -127,6 +130,11 @@ static bool put_warnings(vla_record *r, const vla_bench *b, const vla_summary *s
         snprintf(low, sizeof low, "clock held down: at %.0f of %.0f MHz", 1e-6 * b->sm_clock_hz,
                  1e-6 * b->sm_clock_max_hz);
         add_warning(text, sizeof text, low);
+    }
+    if (b->c.backend == VLA_CPU && b->stolen > STOLEN) {
+        char part[64];
+        snprintf(part, sizeof part, "%.0f %% of the processors' time stolen", 100 * b->stolen);
+        add_warning(text, sizeof text, part);
     }
     if (s->n >= 5 && b->sampler.samples[0] > 1.5 * s->q3) add_warning(text, sizeof text, "slow first sample");
     if (10 * vla_outliers(b->sampler.samples, b->sampler.n, s) > s->n) add_warning(text, sizeof text, "outliers");

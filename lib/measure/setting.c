@@ -2,8 +2,10 @@
 #include "lib/base/threads.h"
 #include "lib/op/registry.h"
 #include <cblas.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SANITIZED 1
@@ -37,4 +39,14 @@ void vla_setting_warn(FILE *stream, const char *program)
     if (getloadavg(&load, 1) == 1 && load > vla_cpu_count() + 0.5)
         fprintf(stream, "%s: warning: load %.1f on %d processors: close other programs or expect noise\n", program,
                 load, vla_cpu_count());
+}
+
+double vla_setting_stolen(void)
+{
+    const double ticks = (double)sysconf(_SC_CLK_TCK);
+    long long stolen = 0; /* user, nice, system, idle, iowait, irq, softirq, steal */
+    FILE *file = fopen("/proc/stat", "re");
+    const int read = file ? fscanf(file, "cpu %*d %*d %*d %*d %*d %*d %*d %lld", &stolen) : 0;
+    if (file) fclose(file);
+    return read == 1 && ticks > 0 ? (double)stolen / ticks : (double)NAN;
 }

@@ -10,4 +10,8 @@ void vla_setting_warn(FILE *stream, const char *program);
  * that is newer than itself. */
 void vla_setting_warn_blas(FILE *stream, const char *program);
 
+/* Seconds of all processors' time that other machines of the host have taken since the start, while this one had work
+ * ("steal"); NaN where the system does not say. */
+double vla_setting_stolen(void);
+
 #endif

@@ -5,6 +5,7 @@
 #include "lib/base/threads.h"
 #include "lib/base/clock.h"
 #include "lib/device/mirror.h"
+#include "lib/measure/gain.h"
 #include "lib/measure/rivals.h"
 #include "lib/measure/variant.h"
 #include "lib/op/registry.h"
@@ -160,11 +161,13 @@ typedef struct group {
     vla_bench *benches;   /* those of one case are neighbours, this process's first */
     vla_buffers *starts;  /* decode: the state each step begins with */
     vla_references known; /* prefill */
+    vla_gains gains;      /* of scans among the benches */
     int64_t count;
 } group;
 
 static void free_group(group *g)
 {
+    vla_gains_free(&g->gains);
     for (int64_t i = 0; i < g->count; i++) {
         vla_bench_free(&g->benches[i]);
         vla_buffers_free(&g->starts[i]);
@@ -307,7 +310,11 @@ static void allow_fewest(const vla_sweep *s, vla_bench *b, int64_t timed)
 /* Every bench takes one sample a turn until all have stopped. */
 static vla_status sample_in_turns(vla_sweep *s, group *g, double budget, vla_error *error)
 {
-    int64_t timed = 0;
+    vla_exec *one_thread;
+    vla_status status = exec_for(s, 1, &one_thread, error);
+    if (!status) status = vla_gains_start(&g->gains, g->benches, s->config.gains ? g->count : 0, one_thread, error);
+    if (status) return status;
+    int64_t timed = g->gains.count;
     for (int64_t i = 0; i < g->count; i++) timed += vla_bench_can_time(&g->benches[i]);
     const double each = timed ? budget / (double)timed : 0;
     const vla_stop_rule rule = {.min_samples = s->config.min_samples,
@@ -319,7 +326,7 @@ static vla_status sample_in_turns(vla_sweep *s, group *g, double budget, vla_err
     for (int64_t i = 0; i < g->count; i++) {
         vla_bench *b = &g->benches[i];
         if (!vla_bench_can_time(b)) continue;
-        vla_status status = vla_bench_start(b, &rule, s->floor, error);
+        status = vla_bench_start(b, &rule, s->floor, error);
         if (status) return status;
         allow_fewest(s, b, timed);
     }
@@ -328,12 +335,14 @@ static vla_status sample_in_turns(vla_sweep *s, group *g, double budget, vla_err
         for (int64_t i = 0; i < g->count && !vla_sweep_interrupted(s); i++) {
             vla_bench *b = &g->benches[i];
             if (!vla_bench_can_time(b) || b->sampler.stop != VLA_GO_ON) continue;
-            vla_status status = vla_bench_step(b, error);
+            status = vla_bench_step(b, error);
+            if (!status) status = vla_gains_step(&g->gains, g->benches, i, each, error);
             if (status) return status;
             more |= b->sampler.stop == VLA_GO_ON;
         }
     }
-    return VLA_OK;
+    const vla_bench_facts facts = facts_of(s);
+    return vla_gains_finish(&g->gains, g->benches, g->count, &facts, s->config.gains, error);
 }
 
 /* One launch of what can be timed, for a profiler; nothing is timed. */

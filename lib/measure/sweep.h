@@ -21,6 +21,7 @@ typedef struct vla_sweep_config {
     const vla_inputs *data;                /* --input tensors in float64; NULL: synthetic */
     const char *digest;                    /* of data */
     void *context;                         /* for the callbacks; any of them may be NULL */
+    vla_records *gains; /* receives what scans gain from their threads (gain.h); NULL: not measured */
     vla_status (*row)(void *context, const vla_record *record, vla_error *error); /* an error ends the sweep */
     void (*progress)(void *context, const char *label, double done, double total);
     void (*note)(void *context, const char *text);

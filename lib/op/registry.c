@@ -108,7 +108,7 @@ vla_form vla_best_form(const vla_problem *problem, vla_backend backend, vla_dtyp
     const bool short_run = problem->T <= 1;
     /* With fewer heads than threads only the scan keeps every thread busy; it needs length to pay for itself. It
      * takes heads one after another, each up to twice as fast, so that two heads are no slower side by side
-     * (measured: d 64, two threads, 1.7 to 1.85 times for vla, 1.3 to 1.5 for delta and linear). */
+     * (measured: d 64, two threads, 1.7 to 1.9 times for vla, 1.2 to 1.4 for delta, 1.0 to 1.3 for linear). */
     const bool one_head =
         problem->B * problem->H == 1 && threads > 1 && problem->T >= (problem->op == VLA_VLA ? 512 : 2048);
     /* The state stays in a cache, and two tokens a sweep beat the chunk's extra products (measured, d 16 to 256). */

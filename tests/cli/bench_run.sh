@@ -71,6 +71,13 @@ jq -es 'map(select(.kind == "sample")) | length == 12 and all(.status == "ok" an
     | $b.flops == 3 * $f.flops and $b.bytes == 2 * $f.bytes and $b.min_s > $f.min_s and $b.peak_bytes > $f.peak_bytes))' "$out/pass.jsonl" >/dev/null || fail "fwdbwd"
 "$bench" --pass fwdbwd --op delta --dtype f64,bf16 --backend cpu --H 1 --d 8 --T 5 --min-samples 3 --crossover none --format jsonl -q 2>/dev/null |
   jq -es 'map(select(.kind == "sample")) | any(.dtype == "f64" and .status == "ok" and .residual < 1e-12) and any(.dtype == "bf16" and .status == "skip")' >/dev/null || fail "fwdbwd dtypes"
+# a scan beside its one-thread forms and what the processors give: a table, a record, said once when resumed
+gain="--op vla,delta --form recurrent,scan --H 1 --d 8 --T 512 --threads 1,2 --min-samples 3 --noise 0.5 --crossover none"
+"$bench" $gain -o "$out/gain.csv" -o "$out/gain.jsonl" >"$out/table" 2>/dev/null && grep -q 'one thread / scan' "$out/table" || fail "no table of gains"
+jq -es 'map(select(.kind == "gain")) | length == 2 and all(.threads == 2 and .turns >= 3 and .gain > 0 and .ceiling > 0
+  and .of_ceiling > 0 and (.alone == "recurrent" or .alone == "scan"))' "$out/gain.jsonl" >/dev/null || fail "gains"
+cp "$out/gain.gain.csv" "$out/before.gain.csv"
+"$bench" $gain -o "$out/gain.csv" --resume -q >/dev/null 2>&1 && cmp "$out/before.gain.csv" "$out/gain.gain.csv" || fail "resume says a gain twice"
 # decode has its own sweep and crossover
 "$bench" --mode decode --depth 4-64x4 --H 2 --d 8 --min-samples 3 --time-limit 8 --format jsonl -q 2>/dev/null >"$out/decode"
 jq -es 'map(select(.kind == "sample")) | all(.T == 1 and .depth > 0) and (map(select(.op == "vla") | .state_bytes) | unique | length == 1)' "$out/decode" >/dev/null || fail "decode"
