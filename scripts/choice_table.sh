@@ -41,8 +41,7 @@ awk -v sms="${2:-132}" '
     for (T in Ts) if ((k, h, T) in t && (s == 0 || T + 0 < s)) s = T + 0
     return s
   }
-  # sum of squared log errors of the three numbers over the cells of a form; a cell of one chunk weighs forty in
-  # bf16, where the forms are close only there, and three in float32 and tf32
+  # sum of squared log errors of the three numbers over the cells of a form; a cell of one chunk weighs three
   function wrong(k, base, serial, load,   cell, p, per, guess, sum) {
     sum = 0
     for (cell in t) {
@@ -50,7 +49,7 @@ awk -v sms="${2:-132}" '
       if (p[1] != k) continue
       per = load * p[2] / sms
       guess = base + p[3] * (per > serial ? per : serial)
-      sum += (p[3] > 64 ? 1 : k ~ / bf16 / ? 40 : 3) * log(guess / t[cell]) ^ 2
+      sum += (p[3] > 64 ? 1 : 3) * log(guess / t[cell]) ^ 2
     }
     return sum
   }

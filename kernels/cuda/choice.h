@@ -5,12 +5,13 @@
  * A form's time is taken for base + T max(serial, load B H / multiprocessors): what a token costs when one head runs
  * alone, and what it costs a multiprocessor when heads queue for it. The numbers are microseconds of an H200 (132
  * multiprocessors), fitted by scripts/choice_table.sh to the record plots/reference/h200/grid.csv in least squares of
- * the logarithm, cells of one chunk, where forms are close, weighing most. The form with the least time is taken.
+ * the logarithm; up to 64 tokens they are corrected by the cells of one chunk. The form with the least time is taken.
  * tests/test_choice.c holds it against every cell of that record.
  */
 #ifndef VLA_CUDA_CHOICE_H
 #define VLA_CUDA_CHOICE_H
 #include "lib/vla.h"
+#include <math.h>
 
 typedef struct vla_cost {
     vla_op op;
@@ -24,7 +25,23 @@ static const vla_cost vla_costs[] = {
 #include "kernels/cuda/choice_table.inc"
 };
 
+/* Microseconds of one chunk of 64 tokens: there forms are close, and their order changes with the number of heads more
+ * than once, which no sum of three numbers follows. By heads, ascending. */
+typedef struct vla_short_cost {
+    vla_op op;
+    vla_form form;
+    vla_dtype dtype;
+    int width, heads;
+    double us;
+} vla_short_cost;
+
+static const vla_short_cost vla_short_costs[] = {
+#include "kernels/cuda/choice_short.inc"
+};
+
 enum {
+    VLA_SHORT = 64,
+    VLA_SHORT_COSTS = sizeof vla_short_costs / sizeof *vla_short_costs,
     VLA_COSTS = sizeof vla_costs / sizeof *vla_costs,
     VLA_COSTS_OF = 132 /* multiprocessors they were measured on */
 };
@@ -53,6 +70,34 @@ static inline double vla_cost_us(const vla_cost *c, const vla_problem *p, int mu
     return c->base + (double)p->T * (queue > c->serial ? queue : c->serial);
 }
 
+/* The same, for up to a chunk corrected by what a chunk was measured to take with the next fewer and the next more
+ * heads, in proportion of the logarithms. */
+static inline double vla_expected_us(const vla_cost *c, const vla_problem *p, int multiprocessors)
+{
+    const vla_short_cost *below = NULL, *above = NULL;
+    const double scale = (double)VLA_COSTS_OF / (multiprocessors > 0 ? multiprocessors : 1),
+                 heads = (double)p->B * (double)p->H * scale;
+    const double plain = vla_cost_us(c, p, multiprocessors);
+    if (p->T > VLA_SHORT) return plain;
+    for (int i = 0; i < VLA_SHORT_COSTS; i++) {
+        const vla_short_cost *s = &vla_short_costs[i];
+        if (s->op != c->op || s->form != c->form || s->dtype != c->dtype || s->width != c->width) continue;
+        if (s->heads <= heads) below = s;
+        if (s->heads >= heads && !above) above = s;
+    }
+    if (!below && !above) return plain;
+    below = below ? below : above, above = above ? above : below;
+    const double span = log((double)above->heads / below->heads), t = span > 0 ? log(heads / below->heads) / span : 0;
+    vla_problem one = *p;
+    double factor = 0;
+    const vla_short_cost *const ends[2] = {below, above};
+    for (int i = 0; i < 2; i++) {
+        one.B = 1, one.H = ends[i]->heads, one.T = VLA_SHORT;
+        factor += (i ? t : 1 - t) * log(ends[i]->us / vla_cost_us(c, &one, VLA_COSTS_OF));
+    }
+    return plain * exp(factor);
+}
+
 /* Among the forms that can run; of those that were not measured, the first in the order chunk, scan, recurrent,
  * stepwise, in float32 and tf32 scan before chunk, which is scan in one segment. A single token is a step of the
  * recurrence. VLA_NAIVE when none can. */
@@ -66,7 +111,7 @@ static inline vla_form vla_device_form(const vla_problem *p, vla_dtype dtype, in
     if (p->T <= 1 && can[VLA_RECURRENT]) return VLA_RECURRENT;
     for (int i = 0; i < 4; i++) {
         const vla_cost *c = can[order[i]] ? vla_cost_of(p, dtype, order[i]) : NULL;
-        const double time = c ? vla_cost_us(c, p, multiprocessors) : 0;
+        const double time = c ? vla_expected_us(c, p, multiprocessors) : 0;
         if (!c || (best != VLA_NAIVE && !(time < least))) continue;
         best = order[i];
         least = time;
