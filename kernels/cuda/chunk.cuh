@@ -53,7 +53,9 @@ struct arguments {
                               * [walks][4][DK/16][32] */
     frag *columns;           /* of a walk apart */
     frag *states;            /* S before the chunk [dvp/16][DK/16][32], right operands */
-    int *ready;              /* a head [stride + 1]: state 0 is there, then chunk by chunk D and B are */
+    frag *R, *Rv, *W;        /* records of solve and state: chunk_records.cuh */
+    int *ready;              /* a head [stride + 1]: state 0 is there, then chunk by chunk D and B are; or of S and W,
+                              * chunk_records.cuh */
     float *norm;             /* [C]: |kf| */
     float *n;                /* [DK]: sum of kf, then its prefix */
     float4 *M;               /* a segment: tiles on and below the diagonal [tile_below][2][32], then prefix */
