@@ -52,34 +52,6 @@ template <int DK> __host__ __device__ inline size_t map_bytes(int dvp)
     return sizeof(map_shared<DK>) + (size_t)(C * map_pitch<DK>(dvp)) * sizeof(__half);
 }
 
-/* Unit keys and, for delta, the write directions beta K. */
-template <int DK, bool WIDE>
-__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
-                                         const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
-                                         int64_t token)
-{
-    using R = map_rows<DK>;
-#pragma unroll
-    for (int i = 0; i < R::PASSES; i++) {
-        float x[8], y[8];
-        const int r = R::row(i);
-        const bool in = token + r < a.T;
-        convert8(x, raw[i], dtype_of<WIDE>(a));
-        const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
-        float beta = a.b ? sigmoid(logit[i]) : 1.0f;
-        const bool bad = !(norm < INFINITY) || !(beta >= 0); /* zeros instead, and the token noted */
-        if (bad && in && R::column() == 0) atomicMin(&a.bad[head], (unsigned long long)(token + r));
-        if (!in || bad) /* phi(0) is not 0 */
-#pragma unroll
-            for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
-        beta = bad ? 0.0f : beta;
-        put8(s.K + r * map_shared<DK>::PITCH + R::column(), x);
-#pragma unroll
-        for (int j = 0; j < 8; j++) x[j] *= beta;
-        put8(s.A + r * map_shared<DK>::PITCH + R::column(), x);
-    }
-}
-
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. */
 template <int DK, bool WIDE>
@@ -383,7 +355,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
         grid_wait();
         s.top[warp] = values.largest(a, bad);
         put_queries<DK, WIDE>(s, query, none, a, left);
-        put_keys<DK, WIDE>(s, key, logit, a, head, token);
+        put_keys<DK, WIDE>(s.K, s.A, key, logit, a, head, token);
     }
     __syncthreads();
     uint32_t bits = s.top[0];

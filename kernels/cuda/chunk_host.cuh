@@ -3,20 +3,26 @@
 #define VLA_CUDA_CHUNK_HOST_CUH
 #include "kernels/cuda/chunk_apart_walk.cuh"
 #include "kernels/cuda/chunk_map.cuh"
+#include "kernels/cuda/chunk_output.cuh"
 #include "kernels/cuda/chunk_penalty.cuh"
 #include "kernels/cuda/chunk_prepare.cuh"
+#include "kernels/cuda/chunk_solve.cuh"
+#include "kernels/cuda/chunk_state.cuh"
 
 namespace chunked
 {
 constexpr int64_t BUDGET =
     (int64_t)3 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
 
+/* What comes after the write directions: map with its walk beside it, the two apart, or solve, state and output. */
+enum class back_half { beside, apart, solved };
+
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {
-    int64_t heads, chunks, stride, segments, bytes;
+    int64_t heads, chunks, stride, segments, bytes, flags;
     int per_segment, warps, dkp, dvp, walks;
-    bool apart;
-    int64_t U, K, X, maps, columns, states, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
+    back_half back;
+    int64_t U, K, X, maps, columns, states, R, Rv, W, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
 
 /* Blocks of penalty that a multiprocessor takes. */
@@ -61,6 +67,14 @@ static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
     return few || 8 * heads * walks > places;
 }
 
+template <bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int walks)
+{
+    if (WIDE) return back_half::apart;
+    if (const char *forced = getenv("VLA_BACK"))
+        return *forced == 's' ? back_half::solved : *forced == 'a' ? back_half::apart : *forced == 'b' ? back_half::beside : walks_apart(heads, chunks, dkp, walks) ? back_half::apart : back_half::beside;
+    return walks_apart(heads, chunks, dkp, walks) ? back_half::solved : back_half::beside;
+}
+
 template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
 {
     layout l = {};
@@ -68,12 +82,18 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
     l.dkp = p->dk <= 64 && !(WIDE && p->dv > 64) ? 64 : 128; /* see map_values */
     l.dvp = (int)((p->dv + 15) / 16 * 16);
     l.walks = (l.dvp + 63) / 64;
-    const int64_t KT = l.dkp / 16, rows = CT * KT * 512, square = KT * KT * 512, mapped = OP == VLA_VLA ? rows : 0;
-    l.apart = WIDE || walks_apart(l.heads, l.chunks, l.dkp, l.walks);
-    const int64_t sums = OP == VLA_DELTA ? 0 : 1,
-                  maps = square + (l.apart ? rows : l.walks * KT * 2048) + (WIDE ? apart::scales_bytes : 0),
-                  columns = l.apart ? l.dvp / 8 * (KT + CT) * 256 : 0, states = l.apart ? 0 : l.dvp / 16 * KT * 512;
-    const int64_t each = 3 * mapped + maps + columns + states + sums * (C + l.dkp) * 4 + 4;
+    l.back = back_of<WIDE>(l.heads, l.chunks, l.dkp, l.walks);
+    const bool apart = l.back == back_half::apart, solved = l.back == back_half::solved;
+    const int64_t KT = l.dkp / 16, strips = l.dvp / 16, rows = CT * KT * 512, square = KT * KT * 512,
+                  mapped = OP == VLA_VLA ? rows : 0, sums = OP == VLA_DELTA ? 0 : 1,
+                  directions = solved ? rows : mapped,
+                  maps = solved  ? 0
+                         : apart ? square + rows + (WIDE ? apart::scales_bytes : 0)
+                                 : square + l.walks * KT * 2048,
+                  columns = apart ? l.dvp / 8 * (KT + CT) * 256 : 0, states = apart ? 0 : strips * KT * 512,
+                  R = solved ? 2 * rows : 0, W = solved ? strips * CT * 512 : 0;
+    const int64_t each =
+        2 * mapped + directions + maps + columns + states + R + 2 * W + sums * (C + l.dkp) * 4 + 4 + strips * 4;
     const int64_t fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
     l.stride = l.chunks < 1 ? 1 : l.chunks < fit ? l.chunks : fit > 1 ? fit : 1;
     const int64_t stretches = l.chunks > 0 ? (l.chunks + l.stride - 1) / l.stride : 1; /* of one length, or nearly */
@@ -88,9 +108,10 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
         return here;
     };
     const int64_t all = l.heads * l.stride;
-    l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * mapped);
+    l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * directions);
     l.maps = take(all * maps), l.columns = take(all * columns), l.states = take(all * states);
-    l.ready = take(l.heads * (l.stride + 1) * 4);
+    l.R = take(all * R), l.Rv = take(all * W), l.W = take(all * W);
+    l.flags = solved ? l.stride * strips : l.stride + 1, l.ready = take(l.heads * l.flags * 4);
     l.norm = take(sums * all * C * 4), l.n = take(sums * all * l.dkp * 4);
     const int64_t matrix = OP == VLA_VLA ? KT * (KT + 1) / 2 * 1024 : 0;
     l.M = take(l.heads * l.segments * matrix), l.M_carry = take(l.heads * matrix);
@@ -167,8 +188,22 @@ vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *er
                   evenly(a, blocks, sizeof(penalty_shared<DK, WARPS>) * UNITS), stream, a, error);
 }
 
+template <vla_op OP, int DK> vla_status launch_solved(const arguments &a, cudaStream_t stream, vla_error *error)
+{
+    using rows = back::state_shape<DK>;
+    const int64_t chunks = a.heads * a.chunks;
+    vla_status status = launch(back::solve<OP, DK>, chunks, back::solve_shape<OP, DK>::threads,
+                               evenly(a, chunks, sizeof(back::solve_shared<OP, DK>)), stream, a, error);
+    if (status == VLA_OK)
+        status = launch(back::state<DK>, a.heads * ((a.dvp + rows::rows - 1) / rows::rows), rows::threads,
+                        sizeof(back::state_shared<DK>), stream, a, error);
+    return status == VLA_OK ? launch(back::output<OP, DK>, chunks, back::output_shape<DK>::threads,
+                                     evenly(a, chunks, back::output_bytes<OP, DK>(a.dvp)), stream, a, error)
+                            : status;
+}
+
 template <vla_op OP, int DK, bool WIDE>
-vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_t stream, vla_error *error)
+vla_status launch_stretch(const arguments &a, int warps, back_half back, cudaStream_t stream, vla_error *error)
 {
     constexpr int THREADS = 32 * sizes<DK>::warps;
     constexpr bool WITH_U = OP == VLA_VLA;
@@ -181,7 +216,7 @@ vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_
             status = launch(prefix<DK, WITH_U>, a.heads * (blocks::M + blocks::n), PREFIX_THREADS,
                             evenly(a, a.heads * (blocks::M + blocks::n), 0, 4 * PREFIX_THREADS), stream, a, error);
     } else {
-        status = launch(clear_flags, (a.heads * (a.stride + 1) + 127) / 128, 128, 0, stream, a, error);
+        status = launch(clear_flags, (a.heads * a.flags + 127) / 128, 128, 0, stream, a, error);
     }
     if constexpr (WITH_U && DK == 128)
         if (status == VLA_OK) status = launch_penalty<128, 4>(a, stream, error);
@@ -191,8 +226,10 @@ vla_status launch_stretch(const arguments &a, int warps, bool apart, cudaStream_
                      : a.early  ? launch_penalty<64, 1, 4>(a, stream, error)
                                 : launch_penalty<64, 1>(a, stream, error);
     if (status != VLA_OK) return status;
-    if constexpr (!WIDE)
-        if (!apart) return launch_map<OP, DK>(a, stream, error);
+    if constexpr (!WIDE) {
+        if (back == back_half::solved) return launch_solved<OP, DK>(a, stream, error);
+        if (back == back_half::beside) return launch_map<OP, DK>(a, stream, error);
+    }
     constexpr bool EARLY = OP == VLA_VLA && !WIDE;
     status = launch(EARLY && a.early ? apart::map<OP, DK, WIDE, EARLY> : apart::map<OP, DK, WIDE, false>,
                     a.heads * a.chunks, apart::map_shared<DK>::THREADS,
@@ -225,7 +262,7 @@ vla_status run_width(arguments a, const layout &l, const vla_call *call, vla_err
         a.segments = (a.chunks + a.per_segment - 1) / a.per_segment;
         a.A_end = last && OP == VLA_VLA ? (float *)t->A : NULL;
         a.n_end = last && OP != VLA_DELTA ? (float *)t->n : NULL;
-        const vla_status status = launch_stretch<OP, DK, WIDE>(a, l.warps, l.apart, stream, error);
+        const vla_status status = launch_stretch<OP, DK, WIDE>(a, l.warps, l.back, stream, error);
         if (status != VLA_OK) return status;
     }
     return VLA_OK;
@@ -259,14 +296,15 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.ratio = OP == VLA_VLA && p->output == VLA_RATIO;
     a.U = (frag *)(work + l.U), a.K = (frag *)(work + l.K), a.X = (frag *)(work + l.X);
     a.maps = (frag *)(work + l.maps), a.columns = (frag *)(work + l.columns), a.states = (frag *)(work + l.states),
-    a.ready = (int *)(work + l.ready), a.walks = l.walks;
+    a.R = (frag *)(work + l.R), a.Rv = (frag *)(work + l.Rv), a.W = (frag *)(work + l.W);
+    a.ready = (int *)(work + l.ready), a.flags = l.flags, a.walks = l.walks;
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
     a.lone = l.warps == 1;
     /* where all blocks of each kernel find a place at once */
     const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>);
-    a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && l.apart &&
+    a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && l.back != back_half::beside &&
               l.chunks <= l.stride && l.heads * l.chunks <= places;
     vla_status status = VLA_OK;
     if (p->T > 0)

@@ -78,9 +78,9 @@ __device__ __forceinline__ void fetch_tokens(raw_of<WIDE> (&raw)[map_rows<DK>::P
     }
 }
 
-/* Unit keys and, for delta, the write directions beta K. */
-template <int DK>
-__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+/* Unit keys and, for delta, the write directions beta K, rows DK + 8 halves apart. */
+template <int DK, bool WIDE>
+__device__ __forceinline__ void put_keys(__half *K, __half *A, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
                                          const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
                                          int64_t token)
 {
@@ -90,7 +90,7 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
         float x[8], y[8];
         const int r = R::row(i);
         const bool in = token + r < a.T;
-        convert8(x, raw[i], a.dtype);
+        convert8(x, raw[i], dtype_of<WIDE>(a));
         const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
         float beta = a.b ? sigmoid(logit[i]) : 1.0f;
         const bool bad = !(norm < INFINITY) || !(beta >= 0); /* zeros instead, and the token noted */
@@ -99,10 +99,10 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
 #pragma unroll
             for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
         beta = bad ? 0.0f : beta;
-        put8(s.K + r * map_shared<DK>::PITCH + R::column(), x);
+        put8(K + r * (DK + 8) + R::column(), x);
 #pragma unroll
         for (int j = 0; j < 8; j++) x[j] *= beta;
-        put8(s.A + r * map_shared<DK>::PITCH + R::column(), x);
+        put8(A + r * (DK + 8) + R::column(), x);
     }
 }
 
