@@ -55,6 +55,7 @@ struct arguments {
     frag *columns;           /* of a walk apart */
     frag *states;            /* S before the chunk [dvp/16][DK/16][32], right operands */
     frag *R, *Rv, *W;        /* records of solve and state: chunk_records.cuh */
+    float *scales;           /* of V, sixteen columns of a chunk */
     int *ready;              /* a head [flags]: state 0 is there, then chunk by chunk D and B are; or of S and W,
                               * chunk_records.cuh */
     float *norm;             /* [C]: |kf| */

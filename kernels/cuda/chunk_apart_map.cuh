@@ -54,8 +54,8 @@ template <int DK> __host__ __device__ inline size_t map_bytes(int dvp)
 
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. */
-template <int DK, bool WIDE>
-__device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
+template <int DK, bool WIDE, typename shared>
+__device__ __forceinline__ void put_queries(shared &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
                                             const float (&n)[8], const arguments &a, int left)
 {
     using R = map_rows<DK>;
@@ -91,7 +91,7 @@ __device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw_of<WIDE
             dot = fmaf(n[j], y[j], dot);
         }
         if (a.ratio) dot = group_sum(dot, R::L);
-        put8(s.Q + r * map_shared<DK>::PITCH + R::column(), y);
+        put8(s.Q + r * shared::PITCH + R::column(), y);
         if (R::column() == 0) s.query[r] = in ? norm : 0.0f, s.start[r] = dot;
     }
 }

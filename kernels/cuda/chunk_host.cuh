@@ -22,7 +22,7 @@ struct layout {
     int64_t heads, chunks, stride, segments, bytes, flags;
     int per_segment, warps, dkp, dvp, walks;
     back_half back;
-    int64_t U, K, X, maps, columns, states, R, Rv, W, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
+    int64_t U, K, X, maps, columns, states, R, Rv, W, scales, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
 
 /* Blocks of penalty that a multiprocessor takes. */
@@ -111,6 +111,7 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
     l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * directions);
     l.maps = take(all * maps), l.columns = take(all * columns), l.states = take(all * states);
     l.R = take(all * R), l.Rv = take(all * W), l.W = take(all * W);
+    l.scales = take(solved ? all * strips * 4 : 0);
     l.flags = solved ? l.stride * strips : l.stride + 1, l.ready = take(l.heads * l.flags * 4);
     l.norm = take(sums * all * C * 4), l.n = take(sums * all * l.dkp * 4);
     const int64_t matrix = OP == VLA_VLA ? KT * (KT + 1) / 2 * 1024 : 0;
@@ -297,6 +298,7 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.U = (frag *)(work + l.U), a.K = (frag *)(work + l.K), a.X = (frag *)(work + l.X);
     a.maps = (frag *)(work + l.maps), a.columns = (frag *)(work + l.columns), a.states = (frag *)(work + l.states),
     a.R = (frag *)(work + l.R), a.Rv = (frag *)(work + l.Rv), a.W = (frag *)(work + l.W);
+    a.scales = (float *)(work + l.scales);
     a.ready = (int *)(work + l.ready), a.flags = l.flags, a.walks = l.walks;
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);

@@ -1,12 +1,14 @@
-/* output of the chunkwise forms (chunk.cuh), where chunks a head are few: O = f (Q S^T + P W), a block a chunk, with
- * P = tril(Q a^T). It runs beside state and waits for S before the chunk and W, word by word.
+/* output of the chunkwise forms (chunk.cuh), where chunks a head are few, a block a chunk, with P = tril(Q a^T):
+ *   O = f ((Q - P Rk) S^T + P Rv)   of what solve makes for a state that goes by maps (by_map),
+ *   O = f (Q S^T + P W)             otherwise.
+ * It runs beside state and waits for S before the chunk, and W, word by word.
  *
  * Keys and write directions arrive as frags by bulk copies, right operands as they are; queries are made meanwhile. Tiles
  * of P and of Q K^T, whose weighted row sums the ratio takes, are dealt to warps. Then each warp makes sixteen columns of
- * O: S and W go from memory straight to registers, Q and P are left operands out of shared memory. */
+ * O: S and W go from memory straight to registers; what is multiplied with S is left operands in shared memory. */
 #ifndef VLA_CUDA_CHUNK_OUTPUT_CUH
 #define VLA_CUDA_CHUNK_OUTPUT_CUH
-#include "kernels/cuda/chunk_map.cuh"
+#include "kernels/cuda/chunk_apart_map.cuh"
 #include "kernels/cuda/chunk_state.cuh"
 
 namespace chunked::back
@@ -17,58 +19,16 @@ template <int DK> struct output_shape {
 template <int DK> struct output_shared {
     static constexpr int PITCH = DK + 8;
     frag X[CT][DK / 16][32], K[CT][DK / 16][32];
-    frag P[LOWER][32];                   /* left operands, bfloat16 */
+    frag P[LOWER][32];       /* left operands: float16 for Rk and Rv, bfloat16 for W */
+    frag E[CT][DK / 16][32]; /* left operands, bfloat16: what is multiplied with S^T */
     float part[CT][C];                   /* sums over a column tile of rows of Q K^T, weighted */
     float weight[C], query[C], start[C]; /* |kf|, what q was divided by, n.q before the chunk */
-    __half Q[C * PITCH], Q_bf16[C * PITCH];
+    __half Q[C * PITCH];
     uint64_t full; /* X and K are there */
 };
 template <vla_op OP, int DK> size_t output_bytes(int)
 {
     return sizeof(output_shared<DK>);
-}
-
-/* Queries in both types, what they were divided by, and their products with n: unit rows, or rows as they are where
- * float16 takes them. A NaN stays: it touches its own row only. */
-template <int DK>
-__device__ __forceinline__ void put_queries(output_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
-                                            const float (&n)[8], const arguments &a, int left)
-{
-    using R = map_rows<DK>;
-#pragma unroll
-    for (int i = 0; i < R::PASSES; i++) {
-        const int r = R::row(i), place = r * output_shared<DK>::PITCH + R::column();
-        const bool in = r < left;
-        float x[8], y[8], dot = 0, norm = 1, most = 0, sum = 0; /* the sum is NaN where one is, which fmaxf drops */
-        convert8(x, raw[i], a.dtype);
-        features8<false>(y, x, a.features);
-        if (R::column() + 8 > a.dk)
-#pragma unroll
-            for (int j = 0; j < 8; j++) y[j] = R::column() + j < a.dk ? y[j] : 0.0f;
-#pragma unroll
-        for (int j = 0; j < 8; j++) most = fmaxf(most, fabsf(y[j])), sum += y[j];
-        const bool usual = most < 512.0f && most > 0.015625f && fabsf(sum) < INFINITY;
-        if (a.qk_l2 || !__all_sync(FULL_WARP, usual || !in || R::column() >= a.dk)) {
-            norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
-            const bool wrong = !(fabsf(norm) < INFINITY); /* zeros, and the factor makes its row NaN */
-            if (a.qk_l2 && norm > 0) norm = 1;
-#pragma unroll
-            for (int j = 0; j < 8; j++) y[j] = wrong ? 0.0f : x[j];
-            norm = wrong ? NAN : norm;
-        }
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            y[j] = in ? y[j] : 0.0f;
-            dot = fmaf(n[j], y[j], dot);
-        }
-        if (a.ratio) dot = group_sum(dot, R::L);
-        put8(s.Q + place, y);
-        uint4 rounded;
-        rounded.x = pack(bf16_arithmetic{}, y[0], y[1]), rounded.y = pack(bf16_arithmetic{}, y[2], y[3]);
-        rounded.z = pack(bf16_arithmetic{}, y[4], y[5]), rounded.w = pack(bf16_arithmetic{}, y[6], y[7]);
-        *(uint4 *)(s.Q_bf16 + place) = rounded;
-        if (R::column() == 0) s.query[r] = in ? norm : 0.0f, s.start[r] = dot;
-    }
 }
 
 /* Tiles P_ij = Q_i a_j^T, with the row sums of Q_i K_j^T for the ratio. */
@@ -92,7 +52,7 @@ __device__ __forceinline__ void make_scores(output_shared<DK> &s, bool ratio, in
             if (ratio) mma_t<M>(d, q, load_frag(K + 512 * k));
         }
         if (i == j) keep_lower(c, lane), keep_lower(d, lane);
-        s.P[e][lane] = pack_tile<bf16_arithmetic>(c[0], c[1]);
+        s.P[e][lane] = by_map<DK> ? pack_tile<M>(c[0], c[1]) : pack_tile<bf16_arithmetic>(c[0], c[1]);
         if (ratio) weigh_rows(s, d, i, j, lane);
     }
 }
@@ -111,41 +71,83 @@ template <int N> __device__ __forceinline__ void await(uint4 (&x)[N], const frag
     }
 }
 
-/* Sixteen columns of O. */
+/* Sixteen of dk of Q - P Rk, or of Q. */
 template <int DK>
-__device__ __forceinline__ void outputs(const output_shared<DK> &s, const arguments &a, int64_t at, bool later,
-                                        int64_t row0, int left, int finite, const float (&factor)[2 * CT], int strip,
-                                        int lane)
+__device__ __forceinline__ void make_left(output_shared<DK> &s, const uint4 (&Rk)[CT], int key, int lane)
 {
-    using M = bf16_arithmetic;
-    constexpr int KT = DK / 16, PITCH = output_shared<DK>::PITCH, ROWS = 32 * PITCH;
-    const int g = lane / 4, t = lane % 4;
-    const uint32_t Q = shared_address(s.Q_bf16) + plain_offset(PITCH, lane);
-    float o[CT][2][4] = {};
-    {
-        uint4 S[KT];
-        if (later) /* the state before is there first: until then, look at one word now and then */
-            while (!written(load_relaxed(state_of<DK>(a, at - 1, strip) + (KT - 1) * 32 + 31))) __nanosleep(100);
-        await(S, state_of<DK>(a, at, strip) + lane);
+    constexpr int PITCH = output_shared<DK>::PITCH;
+    const uint32_t Q = shared_address(s.Q) + plain_offset(PITCH, lane) + 32 * key;
 #pragma unroll
-        for (int k = 0; k < KT; k++)
+    for (int m = 0; m < CT; m++) {
+        float c[2][4];
+        unpack_tile<f16_arithmetic>(c, load_plain(Q + m * 32 * PITCH));
+        if constexpr (by_map<DK>)
 #pragma unroll
-            for (int m = 0; m < CT; m++) {
-                const frag q = load_plain(Q + m * ROWS + 32 * k);
-                mma(M{}, o[m][0], q.x, S[k].x, S[k].z);
-                mma(M{}, o[m][1], q.x, S[k].y, S[k].w);
+            for (int i = 0; i <= m; i++) {
+                const frag p = s.P[lower(m, i)][lane];
+                mma(f16_arithmetic{}, c[0], p.x, Rk[i].x, Rk[i].y);
+                mma(f16_arithmetic{}, c[1], p.x, Rk[i].z, Rk[i].w);
             }
+        s.E[m][key][lane] = pack_tile<bf16_arithmetic>(c[0], c[1]);
     }
-    uint4 W[CT];
-    await(W, w_of(a, at, strip) + lane);
+}
+
+/* o += P R of sixteen columns. IN_ORDER: R in right order. */
+template <typename M, bool IN_ORDER, int DK>
+__device__ __forceinline__ void add_scores(float (&o)[CT][2][4], const output_shared<DK> &s, const uint4 (&R)[CT],
+                                           int lane)
+{
 #pragma unroll
     for (int j = 0; j < CT; j++)
 #pragma unroll
         for (int m = j; m < CT; m++) {
             const frag p = s.P[lower(m, j)][lane];
-            mma(M{}, o[m][0], p.x, W[j].x, W[j].z);
-            mma(M{}, o[m][1], p.x, W[j].y, W[j].w);
+            mma(M{}, o[m][0], p.x, R[j].x, IN_ORDER ? R[j].y : R[j].z);
+            mma(M{}, o[m][1], p.x, IN_ORDER ? R[j].z : R[j].y, R[j].w);
         }
+}
+
+/* Four tiles of a record. */
+__device__ __forceinline__ void load_tiles(uint4 (&x)[CT], const frag *from)
+{
+#pragma unroll
+    for (int i = 0; i < CT; i++) x[i] = __ldcg((const uint4 *)(from + i * 32));
+}
+
+/* Sixteen columns of O. Rv: of these columns. */
+template <int DK>
+__device__ __forceinline__ void outputs(const output_shared<DK> &s, const uint4 (&Rv)[CT], float scale,
+                                        const arguments &a, int64_t at, bool later, int64_t row0, int left, int finite,
+                                        const float (&factor)[2 * CT], int strip, int lane)
+{
+    using M = bf16_arithmetic;
+    constexpr int KT = DK / 16;
+    const int g = lane / 4, t = lane % 4;
+    float o[CT][2][4] = {};
+    if constexpr (by_map<DK>) {
+        add_scores<f16_arithmetic, true>(o, s, Rv, lane);
+#pragma unroll
+        for (int m = 0; m < CT; m++)
+#pragma unroll
+            for (int i = 0; i < 8; i++) o[m][i / 4][i % 4] *= scale;
+    }
+    uint4 S[KT];
+    if (later) /* the state before is there first: until then, look at one word now and then */
+        while (!written(load_relaxed(state_of<DK>(a, at - 1, strip) + (KT - 1) * 32 + 31))) __nanosleep(100);
+    await(S, state_of<DK>(a, at, strip) + lane);
+#pragma unroll
+    for (int k = 0; k < KT; k++)
+#pragma unroll
+        for (int m = 0; m < CT; m++) {
+            const frag e = s.E[m][k][lane];
+            mma(M{}, o[m][0], e.x, S[k].x, S[k].z);
+            mma(M{}, o[m][1], e.x, S[k].y, S[k].w);
+        }
+    if constexpr (!by_map<DK>) {
+        uint4 W[CT];
+        await(W, w_of(a, at, strip) + lane);
+        add_scores<M, false>(o, s, W, lane);
+    }
 #pragma unroll
     for (int m = 0; m < CT; m++)
 #pragma unroll
@@ -189,16 +191,29 @@ __global__ void __launch_bounds__(output_shape<DK>::threads, output_shape<DK>::b
     }
     const int64_t bad = first_bad(a, head) - token;
     const int finite = bad < C ? (bad > 0 ? (int)bad : 0) : C;
-    put_queries<DK>(s, query, n, a, left);
+    uint4 Rk[CT] = {}, Rv[CT] = {};
+    float scale = 1;
+    const auto load_values = [&](int strip) {
+        load_tiles(Rv, w_of(a, at, strip) + lane), scale = __ldcg(a.scales + at * (a.dvp / 16) + strip);
+    };
+    if constexpr (by_map<DK>) {
+        load_tiles(Rk, mapped_of<DK>(a, at)->Rk[warp][0] + lane);
+        if (warp < a.dvp / 16) load_values(warp);
+    }
+    apart::put_queries<DK, false>(s, query, n, a, left);
     __syncthreads();
     barrier_wait(shared_address(&s.full), 0);
     make_scores<DK>(s, ratio, warp, lane);
     __syncthreads();
+    make_left<DK>(s, Rk, warp, lane);
     float factor[2 * CT];
     row_factors(factor, s, ratio, lane);
+    __syncthreads();
 #pragma unroll 1
-    for (int strip = warp; strip < a.dvp / 16; strip += output_shape<DK>::warps)
-        outputs<DK>(s, a, at, chunk > 0, row0, left, finite, factor, strip, lane);
+    for (int strip = warp; strip < a.dvp / 16; strip += output_shape<DK>::warps) {
+        if (by_map<DK> && strip != warp) load_values(strip);
+        outputs<DK>(s, Rv, scale, a, at, chunk > 0, row0, left, finite, factor, strip, lane);
+    }
     grid_wait();
 }
 } /* namespace chunked::back */

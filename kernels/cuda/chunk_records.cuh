@@ -17,6 +17,23 @@ template <int DK> __device__ __forceinline__ solved<DK> *solved_of(const argumen
     return (solved<DK> *)a.R + at;
 }
 
+/* At dk = 64 state is as fast as its shared memory, and the chunk's map takes less of it than what it is made of:
+ * S' = S - S D + B with D = Rk^T a, B = Rv^T a. D^T as the right operand -D, 16 x 16 of dk; Rk^T, 16 of dk x 16 tokens, as
+ * the right operand -Rk in right order, float16, for output. */
+#ifdef VLA_BACK_BY_W
+template <int DK> constexpr bool by_map = false;
+#else
+template <int DK> constexpr bool by_map = DK == 64;
+#endif
+template <int DK> struct mapped {
+    frag D[DK / 16][DK / 16][32], Rk[DK / 16][CT][32];
+};
+template <int DK> __device__ __forceinline__ mapped<DK> *mapped_of(const arguments &a, int64_t at)
+{
+    static_assert(sizeof(mapped<DK>) <= sizeof(solved<DK>) || !by_map<DK>, "in the same place");
+    return (mapped<DK> *)a.R + at;
+}
+
 /* Of a chunk and sixteen columns of V, by solve: frags of Rv^T, 16 columns x 16 tokens, [CT][32]; unpacked, the
  * accumulators that W^T starts from. */
 constexpr int64_t RV_FRAGS = CT * 32;

@@ -24,6 +24,7 @@ template <vla_op OP, int DK> struct solve_shared {
     frag N[LOWER][32];             /* right operands in right order: the inverse on the diagonal, -N_ii^-1 N_ij below it */
     frag V[DK / 16][CT - 1][32];   /* of V^T, until a warp takes them: all but the first sixteen tokens */
     __half rows[2][ROWS]; /* of delta, K and X before they are frags */
+    frag T[by_map<DK> ? DK / 16 : 1][CT][32]; /* a^T */
     int salt;
 };
 
@@ -219,7 +220,10 @@ __global__ void __launch_bounds__(solve_shape<OP, DK>::threads, solve_shape<OP, 
         if (DK == 64 || warp < CT) solve_row(s, row, lane);
 #pragma unroll 1
         for (; tile < end; tile++)
-            out.X[tile % KT][tile / KT][lane] = turned_direction(s.X[tile / KT][tile % KT][lane]);
+            if constexpr (by_map<DK>)
+                s.T[tile % KT][tile / KT][lane] = transpose(s.X[tile / KT][tile % KT][lane]);
+            else
+                out.X[tile % KT][tile / KT][lane] = turned_direction(s.X[tile / KT][tile % KT][lane]);
     }
     if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
     if (OP == VLA_VLA && a.alpha)
@@ -237,6 +241,34 @@ __global__ void __launch_bounds__(solve_shape<OP, DK>::threads, solve_shape<OP, 
 #pragma unroll 1
     for (int strip = warp - WARPS;;) {
         const bool keys = strip < 0;
+        if constexpr (by_map<DK>) {
+            mapped<DK> &map = *mapped_of<DK>(a, at);
+            frag *const to = keys ? map.Rk[warp][0] + lane : w_of(a, at, strip) + lane,
+                 *const to_map = keys ? map.D[0][warp] + lane : rv_of(a, at, strip) + lane;
+#pragma unroll
+            for (int i = 0; i < CT; i++) {
+                float y[2][4];
+                substitute(y, R, N, i);
+                R[i] = pack_tile<M>(y[0], y[1]);
+                to[i * 32] = right_order(R[i]);
+            }
+            if (!keys && lane == 0) a.scales[at * strips + strip] = scale;
+#pragma unroll
+            for (int m = 0; m < KT; m++) {
+                float c[2][4] = {};
+#pragma unroll
+                for (int i = 0; i < CT; i++) mma_t<M>(c, R[i], s.T[m][i][lane]);
+                const float by = keys ? 1.0f : scale;
+#pragma unroll
+                for (int i = 0; i < 8; i++) c[i / 4][i % 4] *= by;
+                const frag x = pack_tile<W>(c[0], c[1]);
+                if (keys)
+                    to_map[m * KT * 32] = {
+                        {transpose8(x.x[0]), transpose8(x.x[1]), transpose8(x.x[2]), transpose8(x.x[3])}};
+                else
+                    to_map[m * 32] = x;
+            }
+        } else {
         const uint32_t by = pack(W{}, scale, scale);
         frag *const to = keys ? out.Rk[0][warp] + lane : rv_of(a, at, strip) + lane;
 #pragma unroll
@@ -250,6 +282,7 @@ __global__ void __launch_bounds__(solve_shape<OP, DK>::threads, solve_shape<OP, 
             else
                 to[i * 32] = {{scaled_pair(x.x[0], by), scaled_pair(x.x[1], by), scaled_pair(x.x[2], by),
                                scaled_pair(x.x[3], by)}};
+        }
         }
         strip += WARPS;
         if (strip >= strips) break;

@@ -22,16 +22,22 @@ namespace chunked::back
 {
 template <int DK> struct state_shape {
     static constexpr int strips = DK == 64 ? 1 : 2, rows = 16 * strips; /* of S a block */
-    static constexpr int warps = CT, threads = 32 * (warps + 1), stages = DK == 64 ? 7 : 5;
+    static constexpr int warps = CT, threads = 32 * (warps + 1), stages = by_map<DK> ? 12 : DK == 64 ? 7 : 5;
+};
+template <int DK, bool MAP> struct state_stage {
+    solved<DK> record;
+    frag start[state_shape<DK>::strips][CT][32]; /* what W starts from */
+};
+template <int DK> struct state_stage<DK, true> {
+    frag record[DK / 16][DK / 16][32];
+    frag start[state_shape<DK>::strips][DK / 16][32]; /* what is added to S */
 };
 template <int DK> struct state_shared {
     using shape = state_shape<DK>;
-    struct {
-        solved<DK> record;
-        frag Rv[shape::strips][CT][32];
-    } stage[shape::stages];
-    frag S[shape::strips][DK / 16][32], W[shape::strips][CT][32]; /* left operands */
-    uint64_t full[shape::stages], empty[shape::stages];           /* a record is here; all have left */
+    state_stage<DK, by_map<DK>> stage[shape::stages];
+    frag S[by_map<DK> ? 2 : 1][shape::strips][DK / 16][32]; /* left operands; two where a chunk has one barrier */
+    frag W[by_map<DK> ? 1 : shape::strips][CT][32];
+    uint64_t full[shape::stages], empty[shape::stages]; /* a record is here; all have left */
 };
 
 /* By solve, a whole block: of a chunk, for state. */
@@ -40,7 +46,7 @@ template <int DK> __device__ __forceinline__ void unwrite(const arguments &a, in
     const uint4 x = make_uint4(UNWRITTEN, UNWRITTEN, UNWRITTEN, UNWRITTEN);
     uint4 *S = (uint4 *)state_of<DK>(a, at, 0), *W = (uint4 *)w_of(a, at, 0);
     for (int i = (int)threadIdx.x; i < a.dvp / 16 * (int)sizes<DK>::strip; i += (int)blockDim.x) S[i] = x;
-    for (int i = (int)threadIdx.x; i < a.dvp / 16 * (int)RV_FRAGS; i += (int)blockDim.x) W[i] = x;
+    for (int i = (int)threadIdx.x; !by_map<DK> && i < a.dvp / 16 * (int)RV_FRAGS; i += (int)blockDim.x) W[i] = x;
 }
 
 __device__ __forceinline__ void publish_tile(frag *to, const frag &x)
@@ -60,11 +66,19 @@ __device__ __forceinline__ void product_here(float (&c)[2][4], const frag &a, co
             : "memory");
 }
 
+template <int DK> __device__ __forceinline__ const void *record_of(const arguments &a, int64_t at)
+{
+    if constexpr (by_map<DK>)
+        return mapped_of<DK>(a, at)->D;
+    else
+        return solved_of<DK>(a, at);
+}
+
 template <int DK>
 __device__ __forceinline__ void bring_records(state_shared<DK> &s, const arguments &a, int64_t at, int strip, int lane)
 {
     using shape = state_shape<DK>;
-    constexpr uint32_t RECORD = sizeof(solved<DK>), STRIP = RV_FRAGS * sizeof(frag);
+    constexpr uint32_t RECORD = sizeof s.stage[0].record, STRIP = sizeof s.stage[0].start[0];
     const int left = a.dvp / 16 - strip;
     const uint32_t strips = STRIP * (uint32_t)(left < shape::strips ? left : shape::strips);
     ring_place<shape::stages> place;
@@ -74,8 +88,8 @@ __device__ __forceinline__ void bring_records(state_shared<DK> &s, const argumen
         reads_before_copies();
         const warp_copy copies = {shared_address(&s.full[place.stage]), lane};
         copies.expect(RECORD + strips);
-        copies.copy(shared_address(&to.Rv), rv_of(a, at + c, strip), strips);
-        copies.copy(shared_address(&to.record), solved_of<DK>(a, at + c), RECORD);
+        copies.copy(shared_address(&to.start), rv_of(a, at + c, strip), strips);
+        copies.copy(shared_address(&to.record), record_of<DK>(a, at + c), RECORD);
         copies.done();
         place.advance();
     }
@@ -90,12 +104,222 @@ template <int N> __device__ __forceinline__ void add_results(float (&c)[N][4], c
         for (int i = 0; i < 4; i++) c[n][i] += d[n][i];
 }
 
+/* What both ways of going through the chunks share: a warp's place in what it reads. All that all four warps make starts
+ * behind its own. */
+template <int DK> struct state_walker {
+    using shape = state_shape<DK>;
+    static constexpr int KT = DK / 16, OWN = KT / CT, STRIPS = shape::strips, STAGES = shape::stages;
+    static constexpr bool TWO = STRIPS == 1; /* chains of sums */
+    static constexpr uint32_t TILE = 32 * sizeof(frag), STAGE = sizeof(state_stage<DK, by_map<DK>>);
+    state_shared<DK> &s;
+    const int warp, lane;
+    ring_place<STAGES> place;
+    uint32_t stage, turn_k[KT]; /* bytes of the place, with the lane's part of a tile */
+    uint32_t all_S, side = 0; /* bytes from the first of two S */
+    frag *own_S;
+    frag *to_S;
+    int64_t next_S;
+    bool second; /* strip is there */
+    frag x[STRIPS][OWN], left_S[STRIPS][KT];
+    float (&S)[STRIPS][OWN][2][4];
+
+    __device__ __forceinline__ state_walker(state_shared<DK> &s_, float (&S_)[STRIPS][OWN][2][4], const arguments &a,
+                                            int64_t at, int strip, int warp_, int lane_)
+        : s(s_), warp(warp_), lane(lane_), S(S_)
+    {
+        stage = (uint32_t)lane * sizeof(frag), all_S = shared_address(&s.S) + stage;
+        own_S = &s.S[0][0][OWN * warp][lane];
+#pragma unroll
+        for (int i = 0; i < KT; i++) turn_k[i] = (uint32_t)((OWN * warp + i) % KT) * TILE;
+        to_S = state_of<DK>(a, at, strip) + OWN * warp * 32 + lane, next_S = a.dvp / 16 * sizes<DK>::strip;
+        second = STRIPS > 1 && strip + 1 < a.dvp / 16;
+    }
+    __device__ __forceinline__ bool is(int m) const { return m == 0 || second; }
+    __device__ __forceinline__ void wait() const { barrier_wait(shared_address(&s.full[place.stage]), place.parity); }
+    __device__ __forceinline__ void meet() const { named_barrier<32 * shape::warps>(1); }
+    __device__ __forceinline__ void put_S()
+    {
+#pragma unroll
+        for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+            for (int q = 0; q < OWN; q++)
+                own_S[side / sizeof(frag) + (m * KT + q) * 32] = x[m][q] =
+                    pack_tile<bf16_arithmetic>(S[m][q][0], S[m][q][1]);
+    }
+    __device__ __forceinline__ void load_S()
+    {
+#pragma unroll
+        for (int i = OWN; i < KT; i++)
+#pragma unroll
+            for (int m = 0; m < STRIPS; m++) left_S[m][i] = load_frag(all_S + side + m * KT * TILE + turn_k[i]);
+        if (by_map<DK>) side ^= sizeof s.S[0];
+    }
+    __device__ __forceinline__ void publish_S()
+    {
+#pragma unroll
+        for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+            for (int q = 0; q < OWN; q++)
+                if (is(m)) publish_tile(to_S + m * sizes<DK>::strip + q * 32, x[m][q]);
+        to_S += next_S;
+    }
+    __device__ __forceinline__ void next()
+    {
+        place.advance();
+        stage = (uint32_t)place.stage * STAGE + (uint32_t)lane * sizeof(frag);
+    }
+};
+
+/* S += B - S D, chunk by chunk. What the chain does not need is done while its products run. */
+template <int DK> __device__ __forceinline__ void walk_maps(state_walker<DK> &v, int chunks)
+{
+    using walker = state_walker<DK>;
+    constexpr int KT = walker::KT, OWN = walker::OWN, STRIPS = walker::STRIPS;
+    constexpr uint32_t TILE = walker::TILE;
+    frag D[OWN][KT], start[STRIPS][OWN];
+    const uint32_t all_D = shared_address(&v.s.stage[0].record[OWN * v.warp]),
+                   all_B = shared_address(&v.s.stage[0].start[0][OWN * v.warp]);
+    const auto load = [&]() {
+#pragma unroll
+        for (int q = 0; q < OWN; q++)
+#pragma unroll
+            for (int i = 0; i < KT; i++) D[q][i] = load_frag(all_D + v.stage + q * KT * TILE + v.turn_k[i]);
+#pragma unroll
+        for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+            for (int q = 0; q < OWN; q++)
+                start[m][q] = v.is(m) ? load_frag(all_B + v.stage + (m * KT + q) * TILE) : frag{};
+    };
+    v.put_S();
+    v.wait();
+    load();
+#pragma unroll 1
+    for (int c = 0;; c++) {
+        const bool more = c + 1 < chunks;
+        const uint32_t empty = shared_address(&v.s.empty[v.place.stage]);
+        float sum[STRIPS][OWN][2][4];
+        v.meet();
+        v.load_S();
+#pragma unroll
+        for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+            for (int q = 0; q < OWN; q++) {
+                unpack_tile<bf16_arithmetic>(sum[m][q], start[m][q]);
+#pragma unroll
+                for (int i = 0; i < OWN; i++) product_here(v.S[m][q], v.x[m][i], D[q][i]);
+            }
+        v.publish_S();
+        v.next();
+        if (more) v.wait();
+#pragma unroll
+        for (int i = OWN; i < KT; i++)
+#pragma unroll
+            for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+                for (int q = 0; q < OWN; q++) product_here(i % 2 ? sum[m][q] : v.S[m][q], v.left_S[m][i], D[q][i]);
+        if (more) {
+            load();
+            arrive(empty, v.lane);
+        }
+#pragma unroll
+        for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+            for (int q = 0; q < OWN; q++) add_results(v.S[m][q], sum[m][q]);
+        if (!more) break;
+        v.put_S();
+    }
+}
+
+/* W^T = Rv^T - S Rk^T, then S += W^T a, chunk by chunk. */
+template <int DK>
+__device__ __forceinline__ void walk_solved(state_walker<DK> &v, const arguments &a, int64_t at, int strip, int chunks)
+{
+    using walker = state_walker<DK>;
+    constexpr int KT = walker::KT, OWN = walker::OWN, STRIPS = walker::STRIPS;
+    constexpr bool TWO = walker::TWO;
+    constexpr uint32_t TILE = walker::TILE;
+    frag R[KT], X[OWN][CT], start[STRIPS], y[STRIPS], left_W[STRIPS][CT];
+    const uint32_t all_W = shared_address(&v.s.W) + (uint32_t)v.lane * sizeof(frag),
+                   all_R = shared_address(&v.s.stage[0].record.Rk[v.warp]),
+                   all_X = shared_address(&v.s.stage[0].record.X[OWN * v.warp]),
+                   all_Rv = shared_address(&v.s.stage[0].start[0][v.warp]);
+    uint32_t turn_j[CT];
+#pragma unroll
+    for (int i = 0; i < CT; i++) turn_j[i] = (uint32_t)((v.warp + i) % CT) * TILE;
+    frag *to_W = w_of(a, at, strip) + v.warp * 32 + v.lane;
+    const int64_t next_W = a.dvp / 16 * RV_FRAGS;
+    const auto load_R = [&]() {
+#pragma unroll
+        for (int i = 0; i < KT; i++) R[i] = load_frag(all_R + v.stage + v.turn_k[i]);
+#pragma unroll
+        for (int m = 0; m < STRIPS; m++) start[m] = v.is(m) ? load_frag(all_Rv + v.stage + m * CT * TILE) : frag{};
+    };
+    v.put_S();
+    v.wait();
+    load_R();
+#pragma unroll 1
+    for (int c = 0;; c++) {
+        const bool more = c + 1 < chunks;
+        const uint32_t empty = shared_address(&v.s.empty[v.place.stage]);
+        float w[STRIPS][2][4], more_w[2][4] = {};
+        v.meet();
+        v.load_S();
+#pragma unroll
+        for (int m = 0; m < STRIPS; m++) {
+            unpack_tile<bf16_arithmetic>(w[m], start[m]);
+#pragma unroll
+            for (int q = 0; q < OWN; q++) product_here(w[m], v.x[m][q], R[q]);
+        }
+        v.publish_S();
+#pragma unroll
+        for (int i = OWN; i < KT; i++)
+#pragma unroll
+            for (int m = 0; m < STRIPS; m++) product_here(TWO && i % 2 ? more_w : w[m], v.left_S[m][i], R[i]);
+#pragma unroll
+        for (int q = 0; q < OWN; q++)
+#pragma unroll
+            for (int i = 0; i < CT; i++) X[q][i] = load_frag(all_X + v.stage + q * CT * TILE + turn_j[i]);
+        if (TWO) add_results(w[0], more_w);
+#pragma unroll
+        for (int m = 0; m < STRIPS; m++)
+            v.s.W[m][v.warp][v.lane] = y[m] = pack_tile<bf16_arithmetic>(w[m][0], w[m][1]);
+        float more_S[2][4] = {};
+        v.meet();
+#pragma unroll
+        for (int i = 1; i < CT; i++)
+#pragma unroll
+            for (int m = 0; m < STRIPS; m++) left_W[m][i] = load_frag(all_W + m * CT * TILE + turn_j[i]);
+#pragma unroll
+        for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+            for (int q = 0; q < OWN; q++) product_here(v.S[m][q], y[m], X[q][0]);
+#pragma unroll
+        for (int m = 0; m < STRIPS; m++)
+            if (v.is(m)) publish_tile(to_W + m * RV_FRAGS, y[m]);
+        to_W += next_W;
+        v.next();
+        if (more) v.wait();
+#pragma unroll
+        for (int i = 1; i < CT; i++)
+#pragma unroll
+            for (int m = 0; m < STRIPS; m++)
+#pragma unroll
+                for (int q = 0; q < OWN; q++)
+                    product_here(TWO && i % 2 ? more_S : v.S[m][q], left_W[m][i], X[q][i]);
+        if (more) {
+            load_R();
+            arrive(empty, v.lane);
+        }
+        if (TWO) add_results(v.S[0][0], more_S);
+        if (!more) break;
+        v.put_S();
+    }
+}
+
 template <int DK> __global__ void __launch_bounds__(state_shape<DK>::threads, 1) state(const __grid_constant__ arguments a)
 {
     using shape = state_shape<DK>;
-    using M = bf16_arithmetic;
-    constexpr int KT = DK / 16, OWN = KT / CT, STRIPS = shape::strips, STAGES = shape::stages;
-    constexpr bool TWO = STRIPS == 1; /* chains of sums */
+    constexpr int OWN = DK / 16 / CT, STRIPS = shape::strips, STAGES = shape::stages;
     extern __shared__ __align__(16) unsigned char raw[];
     state_shared<DK> &s = *(state_shared<DK> *)raw;
     const int groups = (a.dvp + shape::rows - 1) / shape::rows, lane = (int)threadIdx.x % 32, warp = warp_number(),
@@ -128,114 +352,11 @@ template <int DK> __global__ void __launch_bounds__(state_shape<DK>::threads, 1)
                                 ? from[(16 * m + i / 2 * 2) * a.dk + 16 * q + 8 * h + i % 2]
                                 : 0.0f;
         }
-    /* what a warp reads of all four's starts behind its own */
-    frag R[KT], X[OWN][CT], rv[STRIPS], x[STRIPS][OWN], y[STRIPS], left_S[STRIPS][KT], left_W[STRIPS][CT];
-    float w[STRIPS][2][4];
-    constexpr uint32_t TILE = 32 * sizeof(frag), STAGE = sizeof s.stage[0];
-    const uint32_t lane_bytes = (uint32_t)lane * sizeof(frag), all_S = shared_address(&s.S) + lane_bytes,
-                   all_W = shared_address(&s.W) + lane_bytes, all_R = shared_address(&s.stage[0].record.Rk[warp]),
-                   all_X = shared_address(&s.stage[0].record.X[OWN * warp]),
-                   all_Rv = shared_address(&s.stage[0].Rv[0][warp]);
-    uint32_t turn_k[KT], turn_j[CT];
-#pragma unroll
-    for (int i = 0; i < KT; i++) turn_k[i] = (uint32_t)((OWN * warp + i) % KT) * TILE;
-#pragma unroll
-    for (int i = 0; i < CT; i++) turn_j[i] = (uint32_t)((warp + i) % CT) * TILE;
-    ring_place<STAGES> place;
-    uint32_t stage = lane_bytes; /* of the place, with the lane's part of a tile */
-    frag *to_S = state_of<DK>(a, head * a.stride, strip) + OWN * warp * 32 + lane,
-         *to_W = w_of(a, head * a.stride, strip) + warp * 32 + lane;
-    const int64_t next_S = a.dvp / 16 * sizes<DK>::strip, next_W = a.dvp / 16 * RV_FRAGS;
-    const bool is[2] = {true, STRIPS > 1 && strip + 1 < a.dvp / 16};
-    const auto wait = [&]() { barrier_wait(shared_address(&s.full[place.stage]), place.parity); };
-    const auto load_R = [&]() {
-#pragma unroll
-        for (int i = 0; i < KT; i++) R[i] = load_frag(all_R + stage + turn_k[i]);
-#pragma unroll
-        for (int m = 0; m < STRIPS; m++) rv[m] = is[m] ? load_frag(all_Rv + stage + m * CT * TILE) : frag{};
-    };
-    const auto put_S = [&]() {
-#pragma unroll
-        for (int m = 0; m < STRIPS; m++)
-#pragma unroll
-            for (int q = 0; q < OWN; q++) s.S[m][OWN * warp + q][lane] = x[m][q] = pack_tile<M>(S[m][q][0], S[m][q][1]);
-    };
-    put_S();
-    wait();
-    load_R();
-    for (int c = 0;; c++) {
-        /* W^T = Rv^T - S Rk^T, sixteen tokens. What the chain does not need is done while its products run. */
-        float more_w[2][4] = {};
-        named_barrier<32 * shape::warps>(1);
-#pragma unroll
-        for (int i = OWN; i < KT; i++)
-#pragma unroll
-            for (int m = 0; m < STRIPS; m++) left_S[m][i] = load_frag(all_S + m * KT * TILE + turn_k[i]);
-#pragma unroll
-        for (int m = 0; m < STRIPS; m++) {
-            unpack_tile<M>(w[m], rv[m]);
-#pragma unroll
-            for (int q = 0; q < OWN; q++) product_here(w[m], x[m][q], R[q]);
-        }
-#pragma unroll
-        for (int m = 0; m < STRIPS; m++)
-#pragma unroll
-            for (int q = 0; q < OWN; q++)
-                if (is[m]) publish_tile(to_S + m * sizes<DK>::strip + q * 32, x[m][q]);
-        to_S += next_S;
-#pragma unroll
-        for (int i = OWN; i < KT; i++)
-#pragma unroll
-            for (int m = 0; m < STRIPS; m++)
-                if (TWO && i % 2)
-                    product_here(more_w, left_S[m][i], R[i]);
-                else
-                    product_here(w[m], left_S[m][i], R[i]);
-#pragma unroll
-        for (int q = 0; q < OWN; q++)
-#pragma unroll
-            for (int i = 0; i < CT; i++) X[q][i] = load_frag(all_X + stage + q * CT * TILE + turn_j[i]);
-        if (TWO) add_results(w[0], more_w);
-#pragma unroll
-        for (int m = 0; m < STRIPS; m++) s.W[m][warp][lane] = y[m] = pack_tile<M>(w[m][0], w[m][1]);
-        /* S += W^T a, a quarter of dk */
-        float more_S[2][4] = {};
-        named_barrier<32 * shape::warps>(1);
-#pragma unroll
-        for (int i = 1; i < CT; i++)
-#pragma unroll
-            for (int m = 0; m < STRIPS; m++) left_W[m][i] = load_frag(all_W + m * CT * TILE + turn_j[i]);
-#pragma unroll
-        for (int m = 0; m < STRIPS; m++)
-#pragma unroll
-            for (int q = 0; q < OWN; q++) product_here(S[m][q], y[m], X[q][0]);
-#pragma unroll
-        for (int m = 0; m < STRIPS; m++)
-            if (is[m]) publish_tile(to_W + m * RV_FRAGS, y[m]);
-        to_W += next_W;
-        const bool more = c + 1 < chunks;
-        const uint32_t empty = shared_address(&s.empty[place.stage]);
-        place.advance();
-        stage = (uint32_t)place.stage * STAGE + lane_bytes;
-        if (more) wait();
-#pragma unroll
-        for (int i = 1; i < CT; i++)
-#pragma unroll
-            for (int m = 0; m < STRIPS; m++)
-#pragma unroll
-                for (int q = 0; q < OWN; q++)
-                    if (TWO && i % 2)
-                        product_here(more_S, left_W[m][i], X[q][i]);
-                    else
-                        product_here(S[m][q], left_W[m][i], X[q][i]);
-        if (more) {
-            load_R();
-            arrive(empty, lane);
-        }
-        if (TWO) add_results(S[0][0], more_S);
-        if (!more) break;
-        put_S();
-    }
+    state_walker<DK> walker(s, S, a, head * a.stride, strip, warp, lane);
+    if constexpr (by_map<DK>)
+        walk_maps<DK>(walker, chunks);
+    else
+        walk_solved<DK>(walker, a, head * a.stride, strip, chunks);
     const int64_t bad = first_bad(a, head);
 #pragma unroll
     for (int m = 0; m < STRIPS; m++)
