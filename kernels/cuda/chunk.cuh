@@ -54,8 +54,8 @@ struct arguments {
                               * [walks][4][DK/16][32] */
     frag *columns;           /* of a walk apart */
     frag *states;            /* S before the chunk [dvp/16][DK/16][32], right operands */
-    frag *R, *Rv, *W;        /* records of solve and state: chunk_records.cuh */
-    float *scales;           /* of V, sixteen columns of a chunk */
+    frag *R, *Rv, *start;    /* records of solve: chunk_records.cuh */
+    float *scales;
     int *ready;              /* a head [flags]: state 0 is there, then chunk by chunk D and B are; or of S and W,
                               * chunk_records.cuh */
     float *norm;             /* [C]: |kf| */

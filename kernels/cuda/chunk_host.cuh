@@ -22,7 +22,7 @@ struct layout {
     int64_t heads, chunks, stride, segments, bytes, flags;
     int per_segment, warps, dkp, dvp, walks;
     back_half back;
-    int64_t U, K, X, maps, columns, states, R, Rv, W, scales, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
+    int64_t U, K, X, maps, columns, states, R, Rv, start, scales, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
 
 /* Blocks of penalty that a multiprocessor takes. */
@@ -91,9 +91,13 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
                          : apart ? square + rows + (WIDE ? apart::scales_bytes : 0)
                                  : square + l.walks * KT * 2048,
                   columns = apart ? l.dvp / 8 * (KT + CT) * 256 : 0, states = apart ? 0 : strips * KT * 512,
-                  R = solved ? 2 * rows : 0, W = solved ? strips * CT * 512 : 0;
+                  R = !solved                     ? 0
+                      : l.dkp == 64 ? (int64_t)sizeof(back::solved<64>)
+                                    : (int64_t)sizeof(back::solved<128>),
+                  Rv = solved ? strips * CT * 512 : 0,
+                  start = solved ? strips * (l.dkp == 64 ? back::start_tiles<64> : back::start_tiles<128>) * 512 : 0;
     const int64_t each =
-        2 * mapped + directions + maps + columns + states + R + 2 * W + sums * (C + l.dkp) * 4 + 4 + strips * 4;
+        2 * mapped + directions + maps + columns + states + R + Rv + start + strips * 4 + sums * (C + l.dkp) * 4 + 4 + strips * 4;
     const int64_t fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
     l.stride = l.chunks < 1 ? 1 : l.chunks < fit ? l.chunks : fit > 1 ? fit : 1;
     const int64_t stretches = l.chunks > 0 ? (l.chunks + l.stride - 1) / l.stride : 1; /* of one length, or nearly */
@@ -110,7 +114,7 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
     const int64_t all = l.heads * l.stride;
     l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * directions);
     l.maps = take(all * maps), l.columns = take(all * columns), l.states = take(all * states);
-    l.R = take(all * R), l.Rv = take(all * W), l.W = take(all * W);
+    l.R = take(all * R), l.Rv = take(all * Rv), l.start = take(all * start);
     l.scales = take(solved ? all * strips * 4 : 0);
     l.flags = solved ? l.stride * strips : l.stride + 1, l.ready = take(l.heads * l.flags * 4);
     l.norm = take(sums * all * C * 4), l.n = take(sums * all * l.dkp * 4);
@@ -297,7 +301,7 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.ratio = OP == VLA_VLA && p->output == VLA_RATIO;
     a.U = (frag *)(work + l.U), a.K = (frag *)(work + l.K), a.X = (frag *)(work + l.X);
     a.maps = (frag *)(work + l.maps), a.columns = (frag *)(work + l.columns), a.states = (frag *)(work + l.states),
-    a.R = (frag *)(work + l.R), a.Rv = (frag *)(work + l.Rv), a.W = (frag *)(work + l.W);
+    a.R = (frag *)(work + l.R), a.Rv = (frag *)(work + l.Rv), a.start = (frag *)(work + l.start);
     a.scales = (float *)(work + l.scales);
     a.ready = (int *)(work + l.ready), a.flags = l.flags, a.walks = l.walks;
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);

@@ -1,11 +1,10 @@
-/* output of the chunkwise forms (chunk.cuh), where chunks a head are few, a block a chunk, with P = tril(Q a^T):
- *   O = f ((Q - P Rk) S^T + P Rv)   of what solve makes for a state that goes by maps (by_map),
- *   O = f (Q S^T + P W)             otherwise.
- * It runs beside state and waits for S before the chunk, and W, word by word.
+/* output of the chunkwise forms (chunk.cuh), where chunks a head are few: O = f ((Q - P Rk) S^T + P Rv), P = tril(Q a^T), a
+ * block a chunk.
+ * It runs beside state and waits for S before the chunk, word by word.
  *
  * Keys and write directions arrive as frags by bulk copies, right operands as they are; queries are made meanwhile. Tiles
  * of P and of Q K^T, whose weighted row sums the ratio takes, are dealt to warps. Then each warp makes sixteen columns of
- * O: S and W go from memory straight to registers; what is multiplied with S is left operands in shared memory. */
+ * O: S goes from memory straight to registers; what is multiplied with S is left operands in shared memory. */
 #ifndef VLA_CUDA_CHUNK_OUTPUT_CUH
 #define VLA_CUDA_CHUNK_OUTPUT_CUH
 #include "kernels/cuda/chunk_apart_map.cuh"
@@ -19,8 +18,8 @@ template <int DK> struct output_shape {
 template <int DK> struct output_shared {
     static constexpr int PITCH = DK + 8;
     frag X[CT][DK / 16][32], K[CT][DK / 16][32];
-    frag P[LOWER][32];       /* left operands: float16 for Rk and Rv, bfloat16 for W */
-    frag E[CT][DK / 16][32]; /* left operands, bfloat16: what is multiplied with S^T */
+    frag P[LOWER][32];       /* left operands */
+    frag E[CT][DK / 16][32]; /* Q - P Rk, left operands, bfloat16 */
     float part[CT][C];                   /* sums over a column tile of rows of Q K^T, weighted */
     float weight[C], query[C], start[C]; /* |kf|, what q was divided by, n.q before the chunk */
     __half Q[C * PITCH];
@@ -52,12 +51,12 @@ __device__ __forceinline__ void make_scores(output_shared<DK> &s, bool ratio, in
             if (ratio) mma_t<M>(d, q, load_frag(K + 512 * k));
         }
         if (i == j) keep_lower(c, lane), keep_lower(d, lane);
-        s.P[e][lane] = by_map<DK> ? pack_tile<M>(c[0], c[1]) : pack_tile<bf16_arithmetic>(c[0], c[1]);
+        s.P[e][lane] = pack_tile<M>(c[0], c[1]);
         if (ratio) weigh_rows(s, d, i, j, lane);
     }
 }
 
-/* 16-bit words of a state or of W as right operands, once they are all written. */
+/* A state's words, once they are all written. */
 template <int N> __device__ __forceinline__ void await(uint4 (&x)[N], const frag *from)
 {
 #pragma unroll 1
@@ -71,7 +70,7 @@ template <int N> __device__ __forceinline__ void await(uint4 (&x)[N], const frag
     }
 }
 
-/* Sixteen of dk of Q - P Rk, or of Q. */
+/* Sixteen of dk of Q - P Rk. */
 template <int DK>
 __device__ __forceinline__ void make_left(output_shared<DK> &s, const uint4 (&Rk)[CT], int key, int lane)
 {
@@ -81,30 +80,14 @@ __device__ __forceinline__ void make_left(output_shared<DK> &s, const uint4 (&Rk
     for (int m = 0; m < CT; m++) {
         float c[2][4];
         unpack_tile<f16_arithmetic>(c, load_plain(Q + m * 32 * PITCH));
-        if constexpr (by_map<DK>)
 #pragma unroll
-            for (int i = 0; i <= m; i++) {
-                const frag p = s.P[lower(m, i)][lane];
-                mma(f16_arithmetic{}, c[0], p.x, Rk[i].x, Rk[i].y);
-                mma(f16_arithmetic{}, c[1], p.x, Rk[i].z, Rk[i].w);
-            }
+        for (int i = 0; i <= m; i++) {
+            const frag p = s.P[lower(m, i)][lane];
+            mma(f16_arithmetic{}, c[0], p.x, Rk[i].x, Rk[i].y);
+            mma(f16_arithmetic{}, c[1], p.x, Rk[i].z, Rk[i].w);
+        }
         s.E[m][key][lane] = pack_tile<bf16_arithmetic>(c[0], c[1]);
     }
-}
-
-/* o += P R of sixteen columns. IN_ORDER: R in right order. */
-template <typename M, bool IN_ORDER, int DK>
-__device__ __forceinline__ void add_scores(float (&o)[CT][2][4], const output_shared<DK> &s, const uint4 (&R)[CT],
-                                           int lane)
-{
-#pragma unroll
-    for (int j = 0; j < CT; j++)
-#pragma unroll
-        for (int m = j; m < CT; m++) {
-            const frag p = s.P[lower(m, j)][lane];
-            mma(M{}, o[m][0], p.x, R[j].x, IN_ORDER ? R[j].y : R[j].z);
-            mma(M{}, o[m][1], p.x, IN_ORDER ? R[j].z : R[j].y, R[j].w);
-        }
 }
 
 /* Four tiles of a record. */
@@ -116,21 +99,26 @@ __device__ __forceinline__ void load_tiles(uint4 (&x)[CT], const frag *from)
 
 /* Sixteen columns of O. Rv: of these columns. */
 template <int DK>
-__device__ __forceinline__ void outputs(const output_shared<DK> &s, const uint4 (&Rv)[CT], float scale,
-                                        const arguments &a, int64_t at, bool later, int64_t row0, int left, int finite,
+__device__ __forceinline__ void outputs(const output_shared<DK> &s, const uint4 (&Rv)[CT], float scale, const arguments &a,
+                                        int64_t at, bool later, int64_t row0, int left, int finite,
                                         const float (&factor)[2 * CT], int strip, int lane)
 {
     using M = bf16_arithmetic;
     constexpr int KT = DK / 16;
     const int g = lane / 4, t = lane % 4;
     float o[CT][2][4] = {};
-    if constexpr (by_map<DK>) {
-        add_scores<f16_arithmetic, true>(o, s, Rv, lane);
 #pragma unroll
-        for (int m = 0; m < CT; m++)
+    for (int j = 0; j < CT; j++)
 #pragma unroll
-            for (int i = 0; i < 8; i++) o[m][i / 4][i % 4] *= scale;
-    }
+        for (int m = j; m < CT; m++) {
+            const frag p = s.P[lower(m, j)][lane];
+            mma(f16_arithmetic{}, o[m][0], p.x, Rv[j].x, Rv[j].y);
+            mma(f16_arithmetic{}, o[m][1], p.x, Rv[j].z, Rv[j].w);
+        }
+#pragma unroll
+    for (int m = 0; m < CT; m++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) o[m][i / 4][i % 4] *= scale;
     uint4 S[KT];
     if (later) /* the state before is there first: until then, look at one word now and then */
         while (!written(load_relaxed(state_of<DK>(a, at - 1, strip) + (KT - 1) * 32 + 31))) __nanosleep(100);
@@ -143,11 +131,6 @@ __device__ __forceinline__ void outputs(const output_shared<DK> &s, const uint4 
             mma(M{}, o[m][0], e.x, S[k].x, S[k].z);
             mma(M{}, o[m][1], e.x, S[k].y, S[k].w);
         }
-    if constexpr (!by_map<DK>) {
-        uint4 W[CT];
-        await(W, w_of(a, at, strip) + lane);
-        add_scores<M, false>(o, s, W, lane);
-    }
 #pragma unroll
     for (int m = 0; m < CT; m++)
 #pragma unroll
@@ -191,15 +174,13 @@ __global__ void __launch_bounds__(output_shape<DK>::threads, output_shape<DK>::b
     }
     const int64_t bad = first_bad(a, head) - token;
     const int finite = bad < C ? (bad > 0 ? (int)bad : 0) : C;
-    uint4 Rk[CT] = {}, Rv[CT] = {};
+    uint4 Rk[CT], Rv[CT] = {};
     float scale = 1;
     const auto load_values = [&](int strip) {
-        load_tiles(Rv, w_of(a, at, strip) + lane), scale = __ldcg(a.scales + at * (a.dvp / 16) + strip);
+        load_tiles(Rv, rv_of(a, at, strip) + lane), scale = __ldcg(scale_of(a, at, strip));
     };
-    if constexpr (by_map<DK>) {
-        load_tiles(Rk, mapped_of<DK>(a, at)->Rk[warp][0] + lane);
-        if (warp < a.dvp / 16) load_values(warp);
-    }
+    load_tiles(Rk, solved_of<DK>(a, at)->Rk[warp][0] + lane);
+    if (warp < a.dvp / 16) load_values(warp);
     apart::put_queries<DK, false>(s, query, n, a, left);
     __syncthreads();
     barrier_wait(shared_address(&s.full), 0);
@@ -211,7 +192,7 @@ __global__ void __launch_bounds__(output_shape<DK>::threads, output_shape<DK>::b
     __syncthreads();
 #pragma unroll 1
     for (int strip = warp; strip < a.dvp / 16; strip += output_shape<DK>::warps) {
-        if (by_map<DK> && strip != warp) load_values(strip);
+        if (strip != warp) load_values(strip);
         outputs<DK>(s, Rv, scale, a, at, chunk > 0, row0, left, finite, factor, strip, lane);
     }
     grid_wait();

@@ -9,6 +9,7 @@
 #ifndef VLA_CUDA_CHUNK_SOLVE_CUH
 #define VLA_CUDA_CHUNK_SOLVE_CUH
 #include "kernels/cuda/chunk_map.cuh"
+#include "kernels/cuda/chunk_state.cuh"
 #include "kernels/cuda/chunk_records.cuh"
 
 namespace chunked::back
@@ -143,12 +144,24 @@ __device__ __forceinline__ void substitute(float (&y)[2][4], const frag (&R)[CT]
     for (int k = 0; k < i; k++) mma_r<f16_arithmetic>(y, R[k], load_frag(N + lower(i, k) * TILE));
 }
 
+/* A result times a power of two in bfloat16, and the transpose of that in right order. */
+__device__ __forceinline__ frag scaled_tile(const float (&y)[2][4], float by)
+{
+    float x[2][4];
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i / 4][i % 4] = y[i / 4][i % 4] * by;
+    return pack_tile<bf16_arithmetic>(x[0], x[1]);
+}
+__device__ __forceinline__ frag turned_tile(const frag &x)
+{
+    return {{transpose8(x.x[0]), transpose8(x.x[1]), transpose8(x.x[2]), transpose8(x.x[3])}};
+}
+
 template <vla_op OP, int DK>
 __global__ void __launch_bounds__(solve_shape<OP, DK>::threads, solve_shape<OP, DK>::blocks)
     solve(const __grid_constant__ arguments a)
 {
     using M = f16_arithmetic;
-    using W = bf16_arithmetic;
     using form = solve_shape<OP, DK>;
     using rows = map_rows<DK>;
     constexpr int KT = form::KT, WARPS = form::warps, TILES = CT * KT / WARPS;
@@ -176,6 +189,7 @@ __global__ void __launch_bounds__(solve_shape<OP, DK>::threads, solve_shape<OP, 
         copy_commit();
     }
     if (warp < strips) fetch_values(v, a, row0, left, warp, lane);
+    unwrite<DK>(a, at);
     if constexpr (OP == VLA_DELTA) {
         raw8<1> key[rows::PASSES];
         float logit[rows::PASSES];
@@ -223,7 +237,7 @@ __global__ void __launch_bounds__(solve_shape<OP, DK>::threads, solve_shape<OP, 
             if constexpr (by_map<DK>)
                 s.T[tile % KT][tile / KT][lane] = transpose(s.X[tile / KT][tile % KT][lane]);
             else
-                out.X[tile % KT][tile / KT][lane] = turned_direction(s.X[tile / KT][tile % KT][lane]);
+                out.walk.X[tile % KT][tile / KT][lane] = turned_direction(s.X[tile / KT][tile % KT][lane]);
     }
     if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
     if (OP == VLA_VLA && a.alpha)
@@ -241,48 +255,36 @@ __global__ void __launch_bounds__(solve_shape<OP, DK>::threads, solve_shape<OP, 
 #pragma unroll 1
     for (int strip = warp - WARPS;;) {
         const bool keys = strip < 0;
-        if constexpr (by_map<DK>) {
-            mapped<DK> &map = *mapped_of<DK>(a, at);
-            frag *const to = keys ? map.Rk[warp][0] + lane : w_of(a, at, strip) + lane,
-                 *const to_map = keys ? map.D[0][warp] + lane : rv_of(a, at, strip) + lane;
-#pragma unroll
-            for (int i = 0; i < CT; i++) {
-                float y[2][4];
-                substitute(y, R, N, i);
-                R[i] = pack_tile<M>(y[0], y[1]);
-                to[i * 32] = right_order(R[i]);
-            }
-            if (!keys && lane == 0) a.scales[at * strips + strip] = scale;
-#pragma unroll
-            for (int m = 0; m < KT; m++) {
-                float c[2][4] = {};
-#pragma unroll
-                for (int i = 0; i < CT; i++) mma_t<M>(c, R[i], s.T[m][i][lane]);
-                const float by = keys ? 1.0f : scale;
-#pragma unroll
-                for (int i = 0; i < 8; i++) c[i / 4][i % 4] *= by;
-                const frag x = pack_tile<W>(c[0], c[1]);
-                if (keys)
-                    to_map[m * KT * 32] = {
-                        {transpose8(x.x[0]), transpose8(x.x[1]), transpose8(x.x[2]), transpose8(x.x[3])}};
-                else
-                    to_map[m * 32] = x;
-            }
-        } else {
-        const uint32_t by = pack(W{}, scale, scale);
-        frag *const to = keys ? out.Rk[0][warp] + lane : rv_of(a, at, strip) + lane;
+        const float by = keys ? 1.0f : scale;
+        frag *const to = keys ? out.Rk[warp][0] + lane : rv_of(a, at, strip) + lane,
+                    *const start = start_of<DK>(a, at, keys ? 0 : strip) + lane;
 #pragma unroll
         for (int i = 0; i < CT; i++) {
             float y[2][4];
             substitute(y, R, N, i);
             R[i] = pack_tile<M>(y[0], y[1]);
-            const frag x = pack_tile<W>(y[0], y[1]);
-            if (keys)
-                to[i * KT * 32] = {{transpose8(x.x[0]), transpose8(x.x[1]), transpose8(x.x[2]), transpose8(x.x[3])}};
-            else
-                to[i * 32] = {{scaled_pair(x.x[0], by), scaled_pair(x.x[1], by), scaled_pair(x.x[2], by),
-                               scaled_pair(x.x[3], by)}};
+            to[i * 32] = right_order(R[i]);
+            if constexpr (!by_map<DK>) {
+                const frag x = scaled_tile(y, by);
+                if (keys)
+                    out.walk.Rk[i][warp][lane] = turned_tile(x);
+                else
+                    start[i * 32] = x;
+            }
         }
+        if (!keys && lane == 0) *scale_of(a, at, strip) = scale;
+        if constexpr (by_map<DK>) {
+#pragma unroll
+            for (int m = 0; m < KT; m++) {
+                float c[2][4] = {};
+#pragma unroll
+                for (int i = 0; i < CT; i++) mma_t<M>(c, R[i], s.T[m][i][lane]);
+                const frag x = scaled_tile(c, by);
+                if (keys)
+                    out.walk.D[m][warp][lane] = turned_tile(x);
+                else
+                    start[m * 32] = x;
+            }
         }
         strip += WARPS;
         if (strip >= strips) break;

@@ -24,17 +24,13 @@ template <int DK> struct state_shape {
     static constexpr int strips = DK == 64 ? 1 : 2, rows = 16 * strips; /* of S a block */
     static constexpr int warps = CT, threads = 32 * (warps + 1), stages = by_map<DK> ? 12 : DK == 64 ? 7 : 5;
 };
-template <int DK, bool MAP> struct state_stage {
-    solved<DK> record;
-    frag start[state_shape<DK>::strips][CT][32]; /* what W starts from */
-};
-template <int DK> struct state_stage<DK, true> {
-    frag record[DK / 16][DK / 16][32];
-    frag start[state_shape<DK>::strips][DK / 16][32]; /* what is added to S */
+template <int DK> struct state_stage {
+    walked<DK> walk;
+    frag start[state_shape<DK>::strips][start_tiles<DK>][32];
 };
 template <int DK> struct state_shared {
     using shape = state_shape<DK>;
-    state_stage<DK, by_map<DK>> stage[shape::stages];
+    state_stage<DK> stage[shape::stages];
     frag S[by_map<DK> ? 2 : 1][shape::strips][DK / 16][32]; /* left operands; two where a chunk has one barrier */
     frag W[by_map<DK> ? 1 : shape::strips][CT][32];
     uint64_t full[shape::stages], empty[shape::stages]; /* a record is here; all have left */
@@ -44,9 +40,8 @@ template <int DK> struct state_shared {
 template <int DK> __device__ __forceinline__ void unwrite(const arguments &a, int64_t at)
 {
     const uint4 x = make_uint4(UNWRITTEN, UNWRITTEN, UNWRITTEN, UNWRITTEN);
-    uint4 *S = (uint4 *)state_of<DK>(a, at, 0), *W = (uint4 *)w_of(a, at, 0);
+    uint4 *S = (uint4 *)state_of<DK>(a, at, 0);
     for (int i = (int)threadIdx.x; i < a.dvp / 16 * (int)sizes<DK>::strip; i += (int)blockDim.x) S[i] = x;
-    for (int i = (int)threadIdx.x; !by_map<DK> && i < a.dvp / 16 * (int)RV_FRAGS; i += (int)blockDim.x) W[i] = x;
 }
 
 __device__ __forceinline__ void publish_tile(frag *to, const frag &x)
@@ -66,19 +61,11 @@ __device__ __forceinline__ void product_here(float (&c)[2][4], const frag &a, co
             : "memory");
 }
 
-template <int DK> __device__ __forceinline__ const void *record_of(const arguments &a, int64_t at)
-{
-    if constexpr (by_map<DK>)
-        return mapped_of<DK>(a, at)->D;
-    else
-        return solved_of<DK>(a, at);
-}
-
 template <int DK>
 __device__ __forceinline__ void bring_records(state_shared<DK> &s, const arguments &a, int64_t at, int strip, int lane)
 {
     using shape = state_shape<DK>;
-    constexpr uint32_t RECORD = sizeof s.stage[0].record, STRIP = sizeof s.stage[0].start[0];
+    constexpr uint32_t RECORD = sizeof s.stage[0].walk, STRIP = sizeof s.stage[0].start[0];
     const int left = a.dvp / 16 - strip;
     const uint32_t strips = STRIP * (uint32_t)(left < shape::strips ? left : shape::strips);
     ring_place<shape::stages> place;
@@ -88,8 +75,8 @@ __device__ __forceinline__ void bring_records(state_shared<DK> &s, const argumen
         reads_before_copies();
         const warp_copy copies = {shared_address(&s.full[place.stage]), lane};
         copies.expect(RECORD + strips);
-        copies.copy(shared_address(&to.start), rv_of(a, at + c, strip), strips);
-        copies.copy(shared_address(&to.record), record_of<DK>(a, at + c), RECORD);
+        copies.copy(shared_address(&to.start), start_of<DK>(a, at + c, strip), strips);
+        copies.copy(shared_address(&to.walk), &solved_of<DK>(a, at + c)->walk, RECORD);
         copies.done();
         place.advance();
     }
@@ -110,7 +97,7 @@ template <int DK> struct state_walker {
     using shape = state_shape<DK>;
     static constexpr int KT = DK / 16, OWN = KT / CT, STRIPS = shape::strips, STAGES = shape::stages;
     static constexpr bool TWO = STRIPS == 1; /* chains of sums */
-    static constexpr uint32_t TILE = 32 * sizeof(frag), STAGE = sizeof(state_stage<DK, by_map<DK>>);
+    static constexpr uint32_t TILE = 32 * sizeof(frag), STAGE = sizeof(state_stage<DK>);
     state_shared<DK> &s;
     const int warp, lane;
     ring_place<STAGES> place;
@@ -177,7 +164,7 @@ template <int DK> __device__ __forceinline__ void walk_maps(state_walker<DK> &v,
     constexpr int KT = walker::KT, OWN = walker::OWN, STRIPS = walker::STRIPS;
     constexpr uint32_t TILE = walker::TILE;
     frag D[OWN][KT], start[STRIPS][OWN];
-    const uint32_t all_D = shared_address(&v.s.stage[0].record[OWN * v.warp]),
+    const uint32_t all_D = shared_address(&v.s.stage[0].walk.D[OWN * v.warp]),
                    all_B = shared_address(&v.s.stage[0].start[0][OWN * v.warp]);
     const auto load = [&]() {
 #pragma unroll
@@ -231,8 +218,7 @@ template <int DK> __device__ __forceinline__ void walk_maps(state_walker<DK> &v,
 }
 
 /* W^T = Rv^T - S Rk^T, then S += W^T a, chunk by chunk. */
-template <int DK>
-__device__ __forceinline__ void walk_solved(state_walker<DK> &v, const arguments &a, int64_t at, int strip, int chunks)
+template <int DK> __device__ __forceinline__ void walk_solved(state_walker<DK> &v, int chunks)
 {
     using walker = state_walker<DK>;
     constexpr int KT = walker::KT, OWN = walker::OWN, STRIPS = walker::STRIPS;
@@ -240,14 +226,12 @@ __device__ __forceinline__ void walk_solved(state_walker<DK> &v, const arguments
     constexpr uint32_t TILE = walker::TILE;
     frag R[KT], X[OWN][CT], start[STRIPS], y[STRIPS], left_W[STRIPS][CT];
     const uint32_t all_W = shared_address(&v.s.W) + (uint32_t)v.lane * sizeof(frag),
-                   all_R = shared_address(&v.s.stage[0].record.Rk[v.warp]),
-                   all_X = shared_address(&v.s.stage[0].record.X[OWN * v.warp]),
+                   all_R = shared_address(&v.s.stage[0].walk.Rk[v.warp]),
+                   all_X = shared_address(&v.s.stage[0].walk.X[OWN * v.warp]),
                    all_Rv = shared_address(&v.s.stage[0].start[0][v.warp]);
     uint32_t turn_j[CT];
 #pragma unroll
     for (int i = 0; i < CT; i++) turn_j[i] = (uint32_t)((v.warp + i) % CT) * TILE;
-    frag *to_W = w_of(a, at, strip) + v.warp * 32 + v.lane;
-    const int64_t next_W = a.dvp / 16 * RV_FRAGS;
     const auto load_R = [&]() {
 #pragma unroll
         for (int i = 0; i < KT; i++) R[i] = load_frag(all_R + v.stage + v.turn_k[i]);
@@ -293,10 +277,6 @@ __device__ __forceinline__ void walk_solved(state_walker<DK> &v, const arguments
         for (int m = 0; m < STRIPS; m++)
 #pragma unroll
             for (int q = 0; q < OWN; q++) product_here(v.S[m][q], y[m], X[q][0]);
-#pragma unroll
-        for (int m = 0; m < STRIPS; m++)
-            if (v.is(m)) publish_tile(to_W + m * RV_FRAGS, y[m]);
-        to_W += next_W;
         v.next();
         if (more) v.wait();
 #pragma unroll
@@ -356,7 +336,7 @@ template <int DK> __global__ void __launch_bounds__(state_shape<DK>::threads, 1)
     if constexpr (by_map<DK>)
         walk_maps<DK>(walker, chunks);
     else
-        walk_solved<DK>(walker, a, head * a.stride, strip, chunks);
+        walk_solved<DK>(walker, chunks);
     const int64_t bad = first_bad(a, head);
 #pragma unroll
     for (int m = 0; m < STRIPS; m++)
