@@ -44,7 +44,6 @@ struct arguments {
     int per_segment;
     int dk, dv, dvp;    /* dvp: dv rounded up to 16 */
     int walks, at_once; /* blocks that walk a head; heads whose blocks are let in together */
-    int64_t flags;
     vla_dtype dtype;
     vla_features features;
     bool qk_l2, ratio;
@@ -56,8 +55,7 @@ struct arguments {
     frag *states;            /* S before the chunk [dvp/16][DK/16][32], right operands */
     frag *R, *Rv, *start;    /* records of solve: chunk_records.cuh */
     float *scales;
-    int *ready;              /* a head [flags]: state 0 is there, then chunk by chunk D and B are; or of S and W,
-                              * chunk_records.cuh */
+    int *ready;              /* a head [stride + 1]: state 0 is there, then chunk by chunk D and B are */
     float *norm;             /* [C]: |kf| */
     float *n;                /* [DK]: sum of kf, then its prefix */
     float4 *M;               /* a segment: tiles on and below the diagonal [tile_below][2][32], then prefix */

@@ -19,7 +19,7 @@ enum class back_half { beside, apart, solved };
 
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {
-    int64_t heads, chunks, stride, segments, bytes, flags;
+    int64_t heads, chunks, stride, segments, bytes;
     int per_segment, warps, dkp, dvp, walks;
     back_half back;
     int64_t U, K, X, maps, columns, states, R, Rv, start, scales, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
@@ -97,7 +97,7 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
                   Rv = solved ? strips * CT * 512 : 0,
                   start = solved ? strips * (l.dkp == 64 ? back::start_tiles<64> : back::start_tiles<128>) * 512 : 0;
     const int64_t each =
-        2 * mapped + directions + maps + columns + states + R + Rv + start + strips * 4 + sums * (C + l.dkp) * 4 + 4 + strips * 4;
+        2 * mapped + directions + maps + columns + states + R + Rv + start + strips * 4 + sums * (C + l.dkp) * 4 + 4;
     const int64_t fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
     l.stride = l.chunks < 1 ? 1 : l.chunks < fit ? l.chunks : fit > 1 ? fit : 1;
     const int64_t stretches = l.chunks > 0 ? (l.chunks + l.stride - 1) / l.stride : 1; /* of one length, or nearly */
@@ -116,7 +116,7 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
     l.maps = take(all * maps), l.columns = take(all * columns), l.states = take(all * states);
     l.R = take(all * R), l.Rv = take(all * Rv), l.start = take(all * start);
     l.scales = take(solved ? all * strips * 4 : 0);
-    l.flags = solved ? l.stride * strips : l.stride + 1, l.ready = take(l.heads * l.flags * 4);
+    l.ready = take(l.heads * (l.stride + 1) * 4);
     l.norm = take(sums * all * C * 4), l.n = take(sums * all * l.dkp * 4);
     const int64_t matrix = OP == VLA_VLA ? KT * (KT + 1) / 2 * 1024 : 0;
     l.M = take(l.heads * l.segments * matrix), l.M_carry = take(l.heads * matrix);
@@ -172,6 +172,15 @@ static size_t evenly(const arguments &a, int64_t blocks, int64_t shared, int64_t
     return (size_t)(a.early && shared < least ? least : shared);
 }
 
+/* The same for a kernel whose even share is to be in while the one before still has `taken` bytes of a multiprocessor. */
+static size_t beside(const arguments &a, int64_t blocks, int64_t shared, int64_t taken)
+{
+    const int64_t each = (blocks + vla_cuda_sm_count() - 1) / vla_cuda_sm_count(),
+                  most = (vla_cuda_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) - taken) / each -
+                         vla_cuda_attribute(cudaDevAttrReservedSharedMemoryPerBlock);
+    return a.early && shared <= most / 128 * 128 ? (size_t)(most / 128 * 128) : evenly(a, blocks, shared);
+}
+
 /* map and the walks, which take an eighth of the places of the device at most: they wait for blocks that come later. */
 template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t stream, vla_error *error)
 {
@@ -185,20 +194,25 @@ template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t str
     return launch(map<OP, DK>, a.heads * (a.walks + a.chunks), THREADS, shared, stream, a, error);
 }
 
+/* taken: bytes of shared memory of a multiprocessor that it has, at most. */
 template <int DK, int WARPS, int UNITS = 1>
-vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
+vla_status launch_penalty(const arguments &a, int64_t &taken, cudaStream_t stream, vla_error *error)
 {
     const int64_t units = a.heads * (a.segments + (a.A_end ? 1 : 0)), blocks = (units + UNITS - 1) / UNITS;
-    return launch(penalty<DK, WARPS, UNITS>, blocks, penalty_shape<DK, WARPS>::threads * UNITS,
-                  evenly(a, blocks, sizeof(penalty_shared<DK, WARPS>) * UNITS), stream, a, error);
+    const size_t shared = evenly(a, blocks, sizeof(penalty_shared<DK, WARPS>) * UNITS);
+    taken = (blocks + vla_cuda_sm_count() - 1) / vla_cuda_sm_count() *
+            ((int64_t)shared + vla_cuda_attribute(cudaDevAttrReservedSharedMemoryPerBlock));
+    return launch(penalty<DK, WARPS, UNITS>, blocks, penalty_shape<DK, WARPS>::threads * UNITS, shared, stream, a,
+                  error);
 }
 
-template <vla_op OP, int DK> vla_status launch_solved(const arguments &a, cudaStream_t stream, vla_error *error)
+template <vla_op OP, int DK>
+vla_status launch_solved(const arguments &a, int64_t taken, cudaStream_t stream, vla_error *error)
 {
     using rows = back::state_shape<DK>;
     const int64_t chunks = a.heads * a.chunks;
     vla_status status = launch(back::solve<OP, DK>, chunks, back::solve_shape<OP, DK>::threads,
-                               evenly(a, chunks, sizeof(back::solve_shared<OP, DK>)), stream, a, error);
+                               beside(a, chunks, sizeof(back::solve_shared<OP, DK>), taken), stream, a, error);
     if (status == VLA_OK)
         status = launch(back::state<DK>, a.heads * ((a.dvp + rows::rows - 1) / rows::rows), rows::threads,
                         sizeof(back::state_shared<DK>), stream, a, error);
@@ -213,6 +227,7 @@ vla_status launch_stretch(const arguments &a, int warps, back_half back, cudaStr
     constexpr int THREADS = 32 * sizes<DK>::warps;
     constexpr bool WITH_U = OP == VLA_VLA;
     vla_status status = VLA_OK;
+    int64_t taken = 0;
     if constexpr (OP != VLA_DELTA) {
         status = launch(prepare<DK, WITH_U, WIDE>, a.heads * a.segments, THREADS,
                         evenly(a, a.heads * a.segments, sizeof(prepare_shared<DK, WITH_U, WIDE>)), stream, a, error);
@@ -221,18 +236,18 @@ vla_status launch_stretch(const arguments &a, int warps, back_half back, cudaStr
             status = launch(prefix<DK, WITH_U>, a.heads * (blocks::M + blocks::n), PREFIX_THREADS,
                             evenly(a, a.heads * (blocks::M + blocks::n), 0, 4 * PREFIX_THREADS), stream, a, error);
     } else {
-        status = launch(clear_flags, (a.heads * a.flags + 127) / 128, 128, 0, stream, a, error);
+        status = launch(clear_flags, (a.heads * (a.stride + 1) + 127) / 128, 128, 0, stream, a, error);
     }
     if constexpr (WITH_U && DK == 128)
-        if (status == VLA_OK) status = launch_penalty<128, 4>(a, stream, error);
+        if (status == VLA_OK) status = launch_penalty<128, 4>(a, taken, stream, error);
     if constexpr (WITH_U && DK == 64)
         if (status == VLA_OK)
-            status = warps == 2 ? launch_penalty<64, 2>(a, stream, error)
-                     : a.early  ? launch_penalty<64, 1, 4>(a, stream, error)
-                                : launch_penalty<64, 1>(a, stream, error);
+            status = warps == 2 ? launch_penalty<64, 2>(a, taken, stream, error)
+                     : a.early  ? launch_penalty<64, 1, 4>(a, taken, stream, error)
+                                : launch_penalty<64, 1>(a, taken, stream, error);
     if (status != VLA_OK) return status;
     if constexpr (!WIDE) {
-        if (back == back_half::solved) return launch_solved<OP, DK>(a, stream, error);
+        if (back == back_half::solved) return launch_solved<OP, DK>(a, taken, stream, error);
         if (back == back_half::beside) return launch_map<OP, DK>(a, stream, error);
     }
     constexpr bool EARLY = OP == VLA_VLA && !WIDE;
@@ -303,7 +318,7 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.maps = (frag *)(work + l.maps), a.columns = (frag *)(work + l.columns), a.states = (frag *)(work + l.states),
     a.R = (frag *)(work + l.R), a.Rv = (frag *)(work + l.Rv), a.start = (frag *)(work + l.start);
     a.scales = (float *)(work + l.scales);
-    a.ready = (int *)(work + l.ready), a.flags = l.flags, a.walks = l.walks;
+    a.ready = (int *)(work + l.ready), a.walks = l.walks;
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);

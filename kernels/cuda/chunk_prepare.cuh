@@ -336,14 +336,14 @@ __global__ void __launch_bounds__(PREFIX_THREADS) prefix(const __grid_constant__
         const int row = a.bad_row[head * a.stride + c];
         const int64_t token = a.first_token + c * C + row;
         bad = row < C && token < bad ? token : bad;
+        a.ready[head * (a.stride + 1) + c + 1] = 0;
     }
-    for (int64_t i = threadIdx.x; i < a.flags; i += 32) a.ready[head * a.flags + i] = 0;
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
         const int64_t other = __shfl_xor_sync(FULL_WARP, bad, offset);
         bad = other < bad ? other : bad;
     }
-    if (threadIdx.x == 0) a.bad[head] = (unsigned long long)bad;
+    if (threadIdx.x == 0) a.bad[head] = (unsigned long long)bad, a.ready[head * (a.stride + 1)] = 0;
 }
 
 /* No token is bad yet, no chunk ready: where there is no prefix to say so. */
@@ -351,7 +351,7 @@ static __global__ void clear_flags(const __grid_constant__ arguments a)
 {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     grid_wait();
-    if (i < a.heads * a.flags) a.ready[i] = 0;
+    if (i < a.heads * (a.stride + 1)) a.ready[i] = 0;
     if (i < a.heads && a.first) a.bad[i] = INT64_MAX;
 }
 

@@ -25,7 +25,6 @@ template <vla_op OP, int DK> struct solve_shared {
     frag N[LOWER][32];             /* right operands in right order: the inverse on the diagonal, -N_ii^-1 N_ij below it */
     frag V[DK / 16][CT - 1][32];   /* of V^T, until a warp takes them: all but the first sixteen tokens */
     __half rows[2][ROWS]; /* of delta, K and X before they are frags */
-    frag T[by_map<DK> ? DK / 16 : 1][CT][32]; /* a^T */
     int salt;
 };
 
@@ -233,10 +232,8 @@ __global__ void __launch_bounds__(solve_shape<OP, DK>::threads, solve_shape<OP, 
         if (DK == 128 && warp < CT) tile = end;
         if (DK == 64 || warp < CT) solve_row(s, row, lane);
 #pragma unroll 1
-        for (; tile < end; tile++)
-            if constexpr (by_map<DK>)
-                s.T[tile % KT][tile / KT][lane] = transpose(s.X[tile / KT][tile % KT][lane]);
-            else
+        for (; !by_map<DK> && tile < end; tile++)
+            if constexpr (!by_map<DK>)
                 out.walk.X[tile % KT][tile / KT][lane] = turned_direction(s.X[tile / KT][tile % KT][lane]);
     }
     if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
@@ -250,6 +247,9 @@ __global__ void __launch_bounds__(solve_shape<OP, DK>::threads, solve_shape<OP, 
 #pragma unroll
     for (int i = 0; i < CT; i++) R[i] = negate(transpose(s.K[i][warp][lane]));
     __syncthreads();
+    if constexpr (by_map<DK>)
+#pragma unroll
+        for (int i = 0; i < CT; i++) s.X[i][warp][lane] = transpose(s.X[i][warp][lane]);
     const uint32_t N = shared_address(&s.N[0][lane]);
     /* sixteen columns of K, then of V: one copy of the code, and of V more where dv is beyond what the warps take */
 #pragma unroll 1
@@ -274,11 +274,12 @@ __global__ void __launch_bounds__(solve_shape<OP, DK>::threads, solve_shape<OP, 
         }
         if (!keys && lane == 0) *scale_of(a, at, strip) = scale;
         if constexpr (by_map<DK>) {
+            if (keys) __syncthreads(); /* everyone's part of a has been transposed */
 #pragma unroll
             for (int m = 0; m < KT; m++) {
                 float c[2][4] = {};
 #pragma unroll
-                for (int i = 0; i < CT; i++) mma_t<M>(c, R[i], s.T[m][i][lane]);
+                for (int i = 0; i < CT; i++) mma_t<M>(c, R[i], s.X[i][m][lane]);
                 const frag x = scaled_tile(c, by);
                 if (keys)
                     out.walk.D[m][warp][lane] = turned_tile(x);
