@@ -17,9 +17,9 @@ template <int DK> struct output_shape {
 };
 template <int DK> struct output_shared {
     static constexpr int PITCH = DK + 8;
-    frag X[CT][DK / 16][32], K[CT][DK / 16][32];
+    frag X[CT][DK / 16][32];
+    frag K[CT][DK / 16][32]; /* then Q - P Rk, left operands, bfloat16 */
     frag P[LOWER][32];       /* left operands */
-    frag E[CT][DK / 16][32]; /* Q - P Rk, left operands, bfloat16 */
     float part[CT][C];                   /* sums over a column tile of rows of Q K^T, weighted */
     float weight[C], query[C], start[C]; /* |kf|, what q was divided by, n.q before the chunk */
     __half Q[C * PITCH];
@@ -86,7 +86,7 @@ __device__ __forceinline__ void make_left(output_shared<DK> &s, const uint4 (&Rk
             mma(f16_arithmetic{}, c[0], p.x, Rk[i].x, Rk[i].y);
             mma(f16_arithmetic{}, c[1], p.x, Rk[i].z, Rk[i].w);
         }
-        s.E[m][key][lane] = pack_tile<bf16_arithmetic>(c[0], c[1]);
+        s.K[m][key][lane] = pack_tile<bf16_arithmetic>(c[0], c[1]);
     }
 }
 
@@ -127,7 +127,7 @@ __device__ __forceinline__ void outputs(const output_shared<DK> &s, const uint4 
     for (int k = 0; k < KT; k++)
 #pragma unroll
         for (int m = 0; m < CT; m++) {
-            const frag e = s.E[m][k][lane];
+            const frag e = s.K[m][k][lane];
             mma(M{}, o[m][0], e.x, S[k].x, S[k].z);
             mma(M{}, o[m][1], e.x, S[k].y, S[k].w);
         }

@@ -22,7 +22,7 @@ namespace chunked::back
 {
 template <int DK> struct state_shape {
     static constexpr int strips = DK == 64 ? 1 : 2, rows = 16 * strips; /* of S a block */
-    static constexpr int warps = CT, threads = 32 * (warps + 1), stages = by_map<DK> ? 12 : DK == 64 ? 7 : 5;
+    static constexpr int warps = CT, threads = 32 * (warps + 1), stages = by_map<DK> ? 11 : DK == 64 ? 7 : 3;
 };
 template <int DK> struct state_stage {
     walked<DK> walk;
@@ -32,7 +32,7 @@ template <int DK> struct state_shared {
     using shape = state_shape<DK>;
     state_stage<DK> stage[shape::stages];
     frag S[by_map<DK> ? 2 : 1][shape::strips][DK / 16][32]; /* left operands; two where a chunk has one barrier */
-    frag W[by_map<DK> ? 1 : shape::strips][CT][32];
+    frag W[shape::strips][by_map<DK> ? 1 : CT][32];
     uint64_t full[shape::stages], empty[shape::stages]; /* a record is here; all have left */
 };
 
