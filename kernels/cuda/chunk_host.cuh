@@ -6,6 +6,7 @@
 #include "kernels/cuda/chunk_output.cuh"
 #include "kernels/cuda/chunk_penalty.cuh"
 #include "kernels/cuda/chunk_prepare.cuh"
+#include "kernels/cuda/chunk_short.cuh"
 #include "kernels/cuda/chunk_solve.cuh"
 #include "kernels/cuda/chunk_state.cuh"
 
@@ -15,7 +16,7 @@ constexpr int64_t BUDGET =
     (int64_t)3 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
 
 /* What comes after the write directions: map with its walk beside it, the two apart, or solve, state and output. */
-enum class back_half { beside, apart, solved };
+enum class back_half { beside, apart, solved, one };
 
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {
@@ -71,7 +72,7 @@ template <bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, i
 {
     if (WIDE) return back_half::apart;
     if (const char *forced = getenv("VLA_BACK"))
-        return *forced == 's' ? back_half::solved : *forced == 'a' ? back_half::apart : *forced == 'b' ? back_half::beside : walks_apart(heads, chunks, dkp, walks) ? back_half::apart : back_half::beside;
+        return *forced == 's' ? back_half::solved : *forced == 'o' ? (dkp == 64 ? back_half::one : back_half::apart) : *forced == 'a' ? back_half::apart : *forced == 'b' ? back_half::beside : walks_apart(heads, chunks, dkp, walks) ? back_half::apart : back_half::beside;
     return walks_apart(heads, chunks, dkp, walks) ? back_half::solved : back_half::beside;
 }
 
@@ -83,7 +84,7 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
     l.dvp = (int)((p->dv + 15) / 16 * 16);
     l.walks = (l.dvp + 63) / 64;
     l.back = back_of<WIDE>(l.heads, l.chunks, l.dkp, l.walks);
-    const bool apart = l.back == back_half::apart, solved = l.back == back_half::solved;
+    const bool apart = l.back == back_half::apart, solved = l.back == back_half::solved || l.back == back_half::one;
     const int64_t KT = l.dkp / 16, strips = l.dvp / 16, rows = CT * KT * 512, square = KT * KT * 512,
                   mapped = OP == VLA_VLA ? rows : 0, sums = OP == VLA_DELTA ? 0 : 1,
                   directions = solved ? rows : mapped,
@@ -206,6 +207,19 @@ vla_status launch_penalty(const arguments &a, int64_t &taken, cudaStream_t strea
                   error);
 }
 
+template <int DK> vla_status launch_one(arguments a, cudaStream_t stream, vla_error *error)
+{
+    using form = back::short_shape<DK>;
+    const size_t shared = back::short_bytes<DK>(a.dvp);
+    int places = 0;
+    a.walks = a.dvp / 16;
+    VLA_CUDA(cudaFuncSetAttribute(back::run_short<VLA_VLA, DK>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, back::run_short<VLA_VLA, DK>, form::threads, shared));
+    const int64_t most = (int64_t)places * vla_cuda_sm_count() / (8 * a.walks), heads = most > 1 ? most : 1;
+    a.at_once = (int)(heads < a.heads ? heads : a.heads);
+    return launch(back::run_short<VLA_VLA, DK>, a.heads * (a.walks + a.chunks), form::threads, shared, stream, a, error);
+}
+
 template <vla_op OP, int DK>
 vla_status launch_solved(const arguments &a, int64_t taken, cudaStream_t stream, vla_error *error)
 {
@@ -247,6 +261,8 @@ vla_status launch_stretch(const arguments &a, int warps, back_half back, cudaStr
                                 : launch_penalty<64, 1>(a, taken, stream, error);
     if (status != VLA_OK) return status;
     if constexpr (!WIDE) {
+        if constexpr (OP == VLA_VLA && DK == 64)
+            if (back == back_half::one) return launch_one<DK>(a, stream, error);
         if (back == back_half::solved) return launch_solved<OP, DK>(a, taken, stream, error);
         if (back == back_half::beside) return launch_map<OP, DK>(a, stream, error);
     }

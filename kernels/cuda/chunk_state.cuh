@@ -22,7 +22,7 @@ namespace chunked::back
 {
 template <int DK> struct state_shape {
     static constexpr int strips = DK == 64 ? 1 : 2, rows = 16 * strips; /* of S a block */
-    static constexpr int warps = CT, threads = 32 * (warps + 1), stages = by_map<DK> ? 11 : DK == 64 ? 7 : 3;
+    static constexpr int warps = CT, threads = 32 * (warps + 1), stages = by_map<DK> ? 4 : DK == 64 ? 7 : 3;
 };
 template <int DK> struct state_stage {
     walked<DK> walk;
@@ -61,8 +61,9 @@ __device__ __forceinline__ void product_here(float (&c)[2][4], const frag &a, co
             : "memory");
 }
 
-template <int DK>
-__device__ __forceinline__ void bring_records(state_shared<DK> &s, const arguments &a, int64_t at, int strip, int lane)
+template <int DK, bool FLAGS>
+__device__ __forceinline__ void bring_records(state_shared<DK> &s, const arguments &a, int64_t at, const int *ready,
+                                              int strip, int lane)
 {
     using shape = state_shape<DK>;
     constexpr uint32_t RECORD = sizeof s.stage[0].walk, STRIP = sizeof s.stage[0].start[0];
@@ -71,6 +72,10 @@ __device__ __forceinline__ void bring_records(state_shared<DK> &s, const argumen
     ring_place<shape::stages> place;
     for (int c = 0; c < (int)a.chunks; c++) {
         auto &to = s.stage[place.stage];
+        if (FLAGS) {
+            while (load_acquire(ready + c) == 0) __nanosleep(20);
+            fence_copies();
+        }
         if (c >= shape::stages) barrier_wait(shared_address(&s.empty[place.stage]), place.parity ^ 1);
         reads_before_copies();
         const warp_copy copies = {shared_address(&s.full[place.stage]), lane};
@@ -296,16 +301,14 @@ template <int DK> __device__ __forceinline__ void walk_solved(state_walker<DK> &
     }
 }
 
-template <int DK> __global__ void __launch_bounds__(state_shape<DK>::threads, 1) state(const __grid_constant__ arguments a)
+/* From strip `strip` on, of a head, by a block. FLAGS: beside the chunks, whose flags are waited for. */
+template <int DK, bool FLAGS>
+__device__ __forceinline__ void walk_state(state_shared<DK> &s, const arguments &a, int64_t head, int strip)
 {
     using shape = state_shape<DK>;
     constexpr int OWN = DK / 16 / CT, STRIPS = shape::strips, STAGES = shape::stages;
-    extern __shared__ __align__(16) unsigned char raw[];
-    state_shared<DK> &s = *(state_shared<DK> *)raw;
-    const int groups = (a.dvp + shape::rows - 1) / shape::rows, lane = (int)threadIdx.x % 32, warp = warp_number(),
-              g = lane / 4, t = lane % 4;
-    const int64_t head = blockIdx.x / (unsigned)groups;
-    const int strip = (int)(blockIdx.x % (unsigned)groups) * STRIPS, chunks = (int)a.chunks;
+    const int lane = (int)threadIdx.x % 32, warp = warp_number(), g = lane / 4, t = lane % 4, chunks = (int)a.chunks;
+    int *const ready = a.ready + head * (a.stride + 1);
     if (threadIdx.x < STAGES) {
         barrier_init(shared_address(&s.full[threadIdx.x]), warp_copy::arrivals);
         barrier_init(shared_address(&s.empty[threadIdx.x]), shape::warps);
@@ -313,9 +316,9 @@ template <int DK> __global__ void __launch_bounds__(state_shape<DK>::threads, 1)
     barriers_made();
     __syncthreads();
     grid_wait();
-    grid_release(true); /* output may read whatever was there before this kernel */
+    if (!FLAGS) grid_release(true); /* output may read whatever was there before this kernel */
     if (warp == shape::warps) {
-        if (lane < warp_copy::lanes) bring_records<DK>(s, a, head * a.stride, strip, lane);
+        if (lane < warp_copy::lanes) bring_records<DK, FLAGS>(s, a, head * a.stride, ready + 1, strip, lane);
         return;
     }
     const int first = 16 * strip + 4 * (g / 2) + g % 2, own = 16 * OWN * warp; /* of rows, of dk */
@@ -333,6 +336,13 @@ template <int DK> __global__ void __launch_bounds__(state_shape<DK>::threads, 1)
                                 : 0.0f;
         }
     state_walker<DK> walker(s, S, a, head * a.stride, strip, warp, lane);
+    if (FLAGS) { /* nobody was there to write UNWRITTEN before the first chunk's */
+        walker.put_S();
+        walker.publish_S();
+        walker.to_S -= walker.next_S;
+        walker.meet();
+        if (threadIdx.x == 0) add_release(ready, 1);
+    }
     if constexpr (by_map<DK>)
         walk_maps<DK>(walker, chunks);
     else
@@ -349,6 +359,14 @@ template <int DK> __global__ void __launch_bounds__(state_shape<DK>::threads, 1)
     if (a.n_end && strip == 0)
         for (int c = (int)threadIdx.x; c < a.dk; c += 32 * shape::warps)
             a.n_end[head * a.dk + c] = bad < a.T ? NAN : a.n_carry[head * DK + c];
+}
+
+template <int DK> __global__ void __launch_bounds__(state_shape<DK>::threads, 1) state(const __grid_constant__ arguments a)
+{
+    extern __shared__ __align__(16) unsigned char raw[];
+    const unsigned groups = (unsigned)(a.dvp + state_shape<DK>::rows - 1) / state_shape<DK>::rows;
+    walk_state<DK, false>(*(state_shared<DK> *)raw, a, blockIdx.x / groups,
+                          (int)(blockIdx.x % groups) * state_shape<DK>::strips);
 }
 } /* namespace chunked::back */
 
