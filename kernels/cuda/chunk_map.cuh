@@ -402,7 +402,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     const int left = (int)(a.T - token < C ? a.T - token : C);
     const int lane = (int)threadIdx.x % 32, warp = warp_number();
     map_values<DK, false> values;
-    if (warp > 0) fetch_queries<DK>(s, a, row0, left);
+    if (warp > 0) fetch_queries<DK, query_rows<DK>>(s, a, row0, left);
     values.fetch(a, row0, left);
     if constexpr (OP == VLA_VLA) {
         constexpr int TILES = CT * KT / WARPS;
@@ -470,7 +470,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     if (warp == 0) { /* this takes long */
         if (lane == 0) fence_copies(), add_release(ready + 1, 1);
     } else {
-        put_queries<DK>(s, a, left);
+        put_queries<query_rows<DK>>(s, a, left);
         named_barrier<32 * (WARPS - 1)>(1);
         make_products<DK>(s, tiles, tasks_after<DK>(warp), a.ratio, lane);
     }

@@ -23,6 +23,7 @@ template <int DK> struct short_shared {
     frag N[LOWER][32];                   /* right operands: the inverse on the diagonal, -N_ii^-1 N_ij below; then P */
     float part[CT][C];                   /* sums over a column tile of rows of Q K^T, weighted */
     float weight[C], query[C], start[C]; /* |kf|, what q was divided by, n.q before the chunk */
+    float n[DK];                         /* sum of kf before the chunk */
     float scale[8];                      /* of V, sixteen columns */
     __half Q[C * PITCH];                 /* queries, then Qeff, bfloat16 */
     int salt;
@@ -161,18 +162,13 @@ __global__ void __launch_bounds__(short_shape<DK>::threads, short_shape<DK>::blo
     for (int i = 0; i < TILES; i++) /* of a kernel before the one before */
         copy_async(&s.K[0][0][0] + threadIdx.x + i * form::workers,
                    a.K + at * sizes<DK>::tiles + threadIdx.x + i * form::workers);
-    copy_commit();
-    raw8<1> query[rows::PASSES];
-    fetch_tokens<DK, false>(query, a.q, a, row0, left);
+    fetch_queries<DK, rows>(s, a, row0, left); /* with its commit */
     int bad = C;
     {
         four_values v = {};
-        float n[8] = {};
         if (warp < strips) fetch_values(v, a, row0, left, warp, lane);
         if (a.ratio) {
-            const float4 *from = (const float4 *)(a.n + at * DK + rows::column());
-            const float4 lo = __ldcg(from), hi = __ldcg(from + 1);
-            n[0] = lo.x, n[1] = lo.y, n[2] = lo.z, n[3] = lo.w, n[4] = hi.x, n[5] = hi.y, n[6] = hi.z, n[7] = hi.w;
+            if (threadIdx.x < DK) s.n[threadIdx.x] = __ldcg(a.n + at * DK + threadIdx.x);
             if (threadIdx.x < C) s.weight[threadIdx.x] = __ldcg(a.norm + at * C + threadIdx.x);
         }
         if (chunk + 1 < a.chunks) { /* see chunk_walk.cuh */
@@ -180,7 +176,6 @@ __global__ void __launch_bounds__(short_shape<DK>::threads, short_shape<DK>::blo
             for (int i = (int)threadIdx.x; i < strips * (int)sizes<DK>::strip; i += form::workers)
                 store_relaxed(next + i, make_uint4(UNWRITTEN, UNWRITTEN, UNWRITTEN, UNWRITTEN));
         }
-        apart::put_queries<DK, false>(s, query, n, a, left);
 #pragma unroll 1
         for (int strip = warp; strip < strips; strip += WARPS) {
             frag R[CT];
@@ -191,7 +186,8 @@ __global__ void __launch_bounds__(short_shape<DK>::threads, short_shape<DK>::blo
             for (int i = 0; i < CT; i++) V[strip][i][lane] = R[i];
         }
     }
-    copy_wait<0>();
+    named_barrier<form::workers>(1); /* n is there */
+    put_queries<rows>(s, a, left); /* and K's copies are waited for */
     named_barrier<form::workers>(1);
     if (a.ratio) sum_scores<DK>(s, warp, lane);
     grid_wait();
@@ -210,13 +206,7 @@ __global__ void __launch_bounds__(short_shape<DK>::threads, short_shape<DK>::blo
         RK[i] = negate(transpose(s.K[i][warp][lane]));
         s.K[i][warp][lane] = transpose(s.X[i][warp][lane]); /* this warp's own tiles, since N is there */
     }
-    if (a.alpha)
-#pragma unroll 1
-        for (int i = (int)threadIdx.x; i < C * a.dk; i += form::workers) {
-            const int r = i / a.dk, c = i % a.dk, owner = r % 8 * 4 + c % 8 / 2, word = r % 16 / 8 + c % 16 / 8 * 2;
-            const __half *from = (const __half *)&s.X[r / 16][c / 16][owner].x[word];
-            if (r < left) store_element(a.alpha, a.dtype, (row0 + r) * a.dk + c, __half2float(from[c % 2]));
-        }
+    if (a.alpha) store_alpha<DK>(a, s.X, row0, left, (int)threadIdx.x, form::workers);
     const uint32_t N = shared_address(&s.N[0][lane]);
     const int64_t first = first_bad(a, head) - token;
     const int finite = first < C ? (first > 0 ? (int)first : 0) : C; /* what is not goes on by the state */

@@ -33,6 +33,19 @@ template <vla_op OP, int DK> struct solve_shared {
 struct four_values { /* of rows lane / 4 + 8 i of the chunk, columns 4 (lane % 4).. of the strip */
     uint2 raw[2 * CT];
 };
+/* The same where rows are not whole fours: `in` elements of them, `left` rows from the first on. */
+static __device__ __noinline__ four_values fetch_ragged(const __half *from, int step, int in, int left)
+{
+    four_values v;
+#pragma unroll
+    for (int i = 0; i < 2 * CT; i++, from += step) {
+        const int n = 8 * i < left ? in : 0;
+        v.raw[i].x = (n > 0 ? __half_as_ushort(from[0]) : 0u) | (n > 1 ? __half_as_ushort(from[1]) << 16 : 0u);
+        v.raw[i].y = (n > 2 ? __half_as_ushort(from[2]) : 0u) | (n > 3 ? __half_as_ushort(from[3]) << 16 : 0u);
+    }
+    return v;
+}
+
 __device__ __forceinline__ void fetch_values(four_values &v, const arguments &a, int64_t row0, int left, int strip,
                                              int lane)
 {
@@ -44,14 +57,7 @@ __device__ __forceinline__ void fetch_values(four_values &v, const arguments &a,
         v.raw[i] = make_uint2(0, 0);
         if (whole && g + 8 * i < left && column < a.dv) v.raw[i] = *(const uint2 *)from;
     }
-    if (whole) return;
-    from -= 2 * CT * step;
-#pragma unroll
-    for (int i = 0; i < 2 * CT; i++, from += step) {
-        const int in = g + 8 * i < left ? a.dv - column : 0;
-        v.raw[i].x = (in > 0 ? __half_as_ushort(from[0]) : 0u) | (in > 1 ? __half_as_ushort(from[1]) << 16 : 0u);
-        v.raw[i].y = (in > 2 ? __half_as_ushort(from[2]) : 0u) | (in > 3 ? __half_as_ushort(from[3]) << 16 : 0u);
-    }
+    if (!whole) v = fetch_ragged(from - 2 * CT * step, step, a.dv - column, left - g);
 }
 __device__ __forceinline__ uint32_t largest_half(uint2 x)
 {
@@ -60,6 +66,27 @@ __device__ __forceinline__ uint32_t largest_half(uint2 x)
 __device__ __forceinline__ uint32_t warp_top_half(uint32_t x)
 {
     return __reduce_max_sync(FULL_WARP, max(x & 0xffffu, x >> 16));
+}
+/* What is not finite becomes zero: all four of a row, as later rows are NaN anyway. */
+struct finite_values {
+    four_values v;
+    uint32_t top;
+    int bad;
+};
+static __device__ __noinline__ finite_values drop_infinite(four_values v, uint32_t infinity, int bad, int lane)
+{
+    uint32_t top = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * CT; i++) {
+        const uint32_t most = largest_half(v.raw[i]);
+        if ((most & 0xffffu) < infinity && most >> 16 < infinity) {
+            top = __vmaxu2(top, most);
+        } else {
+            bad = min(bad, lane / 4 + 8 * i);
+            v.raw[i] = make_uint2(0, 0);
+        }
+    }
+    return {v, warp_top_half(top), bad};
 }
 __device__ __forceinline__ float take_values(frag (&R)[CT], four_values &v, const arguments &a, int &bad, int lane)
 {
@@ -70,18 +97,8 @@ __device__ __forceinline__ float take_values(frag (&R)[CT], four_values &v, cons
     for (int i = 0; i < 2 * CT; i++) top = __vmaxu2(top, largest_half(v.raw[i]));
     top = warp_top_half(top);
     if (top >= infinity) {
-        top = 0;
-#pragma unroll
-        for (int i = 0; i < 2 * CT; i++) {
-            const uint32_t most = largest_half(v.raw[i]);
-            if ((most & 0xffffu) < infinity && most >> 16 < infinity) {
-                top = __vmaxu2(top, most);
-            } else { /* all four: later rows are NaN anyway */
-                bad = min(bad, lane / 4 + 8 * i);
-                v.raw[i] = make_uint2(0, 0);
-            }
-        }
-        top = warp_top_half(top);
+        const finite_values kept = drop_infinite(v, infinity, bad, lane);
+        v = kept.v, top = kept.top, bad = kept.bad;
     }
     const float scale =
         power_above(bf16 ? __uint_as_float(top << 16) : __half2float(__ushort_as_half((unsigned short)top)));
@@ -95,6 +112,19 @@ __device__ __forceinline__ float take_values(frag (&R)[CT], four_values &v, cons
         R[i] = {{brought(v.raw[2 * i].x), brought(v.raw[2 * i].y), brought(v.raw[2 * i + 1].x),
                  brought(v.raw[2 * i + 1].y)}};
     return scale;
+}
+
+/* Write directions as they are wanted, by `threads` threads. */
+template <int DK>
+__device__ __noinline__ void store_alpha(const arguments &a, const frag (&X)[CT][DK / 16][32], int64_t row0, int left,
+                                         int thread, int threads)
+{
+#pragma unroll 1
+    for (int i = thread; i < left * a.dk; i += threads) {
+        const int r = i / a.dk, c = i % a.dk, owner = r % 8 * 4 + c % 8 / 2, word = r % 16 / 8 + c % 16 / 8 * 2;
+        const __half *from = (const __half *)&X[r / 16][c / 16][owner].x[word];
+        store_element(a.alpha, a.dtype, (row0 + r) * a.dk + c, __half2float(from[c % 2]));
+    }
 }
 
 /* Row tile i of N. */
@@ -237,13 +267,7 @@ __global__ void __launch_bounds__(solve_shape<OP, DK>::threads, solve_shape<OP, 
                 out.walk.X[tile % KT][tile / KT][lane] = turned_direction(s.X[tile / KT][tile % KT][lane]);
     }
     if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
-    if (OP == VLA_VLA && a.alpha)
-#pragma unroll 1
-        for (int i = (int)threadIdx.x; i < C * a.dk; i += form::threads) {
-            const int r = i / a.dk, c = i % a.dk, owner = r % 8 * 4 + c % 8 / 2, word = r % 16 / 8 + c % 16 / 8 * 2;
-            const __half *from = (const __half *)&s.X[r / 16][c / 16][owner].x[word];
-            if (r < left) store_element(a.alpha, a.dtype, (row0 + r) * a.dk + c, __half2float(from[c % 2]));
-        }
+    if (OP == VLA_VLA && a.alpha) store_alpha<DK>(a, s.X, row0, left, (int)threadIdx.x, form::threads);
 #pragma unroll
     for (int i = 0; i < CT; i++) R[i] = negate(transpose(s.K[i][warp][lane]));
     __syncthreads();

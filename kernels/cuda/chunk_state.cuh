@@ -32,7 +32,7 @@ template <int DK> struct state_shared {
     using shape = state_shape<DK>;
     state_stage<DK> stage[shape::stages];
     frag S[by_map<DK> ? 2 : 1][shape::strips][DK / 16][32]; /* left operands; two where a chunk has one barrier */
-    frag W[shape::strips][by_map<DK> ? 1 : CT][32];
+    frag W[by_map<DK> ? 1 : shape::strips][by_map<DK> ? 1 : CT][by_map<DK> ? 1 : 32];
     uint64_t full[shape::stages], empty[shape::stages]; /* a record is here; all have left */
 };
 

@@ -107,16 +107,15 @@ __device__ __forceinline__ void put_keys(__half *K, __half *A, const raw_of<WIDE
 }
 
 /* Queries as they are, on their way to where this thread alone reads them. */
-template <int DK>
-__device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments &a, int64_t row0, int left)
+template <int DK, typename R, typename shared>
+__device__ __forceinline__ void fetch_queries(shared &s, const arguments &a, int64_t row0, int left)
 {
-    using R = query_rows<DK>;
     const __half *from = (const __half *)a.q + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
-    __half *to = s.Q + R::row(0) * map_shared<DK>::PITCH + R::column();
+    __half *to = s.Q + R::row(0) * shared::PITCH + R::column();
     if (a.dk % 8 == 0) {
 #pragma unroll
         for (int i = 0; i < R::PASSES; i++) {
-            __half *place = to + i * R::AT_ONCE * map_shared<DK>::PITCH;
+            __half *place = to + i * R::AT_ONCE * shared::PITCH;
             if (R::row(i) < left && R::column() < a.dk)
                 copy_async_streamed(place, from + i * R::AT_ONCE * a.dk, streamed());
             else if (R::row(i) < C)
@@ -127,7 +126,7 @@ __device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments
         for (int i = 0; i < R::PASSES && R::row(i) < C; i++) {
             raw8<1> raw;
             load8(raw, from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
-            *(uint4 *)(to + i * R::AT_ONCE * map_shared<DK>::PITCH) = raw.half[0];
+            *(uint4 *)(to + i * R::AT_ONCE * shared::PITCH) = raw.half[0];
         }
     }
     copy_commit();
@@ -135,9 +134,9 @@ __device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments
 
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. */
-template <int DK> __device__ __forceinline__ void put_queries(map_shared<DK> &s, const arguments &a, int left)
+template <typename R, typename shared>
+__device__ __forceinline__ void put_queries(shared &s, const arguments &a, int left)
 {
-    using R = query_rows<DK>;
     const float4 lo = *(const float4 *)&s.n[R::column()], hi = *(const float4 *)&s.n[R::column() + 4];
     const float n[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
     copy_wait<0>();
@@ -145,7 +144,7 @@ template <int DK> __device__ __forceinline__ void put_queries(map_shared<DK> &s,
     for (int i = 0; i < R::PASSES && R::row(i) < C; i++) {
         const int r = R::row(i);
         const bool in = r < left;
-        __half *place = s.Q + r * map_shared<DK>::PITCH + R::column();
+        __half *place = s.Q + r * shared::PITCH + R::column();
         raw8<1> raw;
         raw.half[0] = *(const uint4 *)place;
         float x[8], y[8], dot = 0, norm = 1;
