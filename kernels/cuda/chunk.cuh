@@ -53,8 +53,6 @@ struct arguments {
                               * [walks][4][DK/16][32] */
     frag *columns;           /* of a walk apart */
     frag *states;            /* S before the chunk [dvp/16][DK/16][32], right operands */
-    frag *R, *Rv, *start;    /* records of solve: chunk_records.cuh */
-    float *scales;
     int *ready;              /* a head [stride + 1]: state 0 is there, then chunk by chunk D and B are */
     float *norm;             /* [C]: |kf| */
     float *n;                /* [DK]: sum of kf, then its prefix */

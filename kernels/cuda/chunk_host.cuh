@@ -3,27 +3,25 @@
 #define VLA_CUDA_CHUNK_HOST_CUH
 #include "kernels/cuda/chunk_apart_walk.cuh"
 #include "kernels/cuda/chunk_map.cuh"
-#include "kernels/cuda/chunk_output.cuh"
 #include "kernels/cuda/chunk_penalty.cuh"
 #include "kernels/cuda/chunk_prepare.cuh"
 #include "kernels/cuda/chunk_short.cuh"
-#include "kernels/cuda/chunk_solve.cuh"
-#include "kernels/cuda/chunk_state.cuh"
 
 namespace chunked
 {
 constexpr int64_t BUDGET =
     (int64_t)3 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
 
-/* What comes after the write directions: map with its walk beside it, the two apart, or solve, state and output. */
-enum class back_half { beside, apart, solved, one };
+/* What comes after the write directions: map with its walk beside it (chunk_map.cuh, at dk = 64 chunk_short.cuh), or the
+ * two apart. */
+enum class back_half { beside, apart, brief };
 
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {
     int64_t heads, chunks, stride, segments, bytes;
     int per_segment, warps, dkp, dvp, walks;
     back_half back;
-    int64_t U, K, X, maps, columns, states, R, Rv, start, scales, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
+    int64_t U, K, X, maps, columns, states, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
 
 /* Blocks of penalty that a multiprocessor takes. */
@@ -71,9 +69,12 @@ static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
 template <bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int walks)
 {
     if (WIDE) return back_half::apart;
-    if (const char *forced = getenv("VLA_BACK"))
-        return *forced == 's' ? back_half::solved : *forced == 'o' ? (dkp == 64 ? back_half::one : back_half::apart) : *forced == 'a' ? back_half::apart : *forced == 'b' ? back_half::beside : walks_apart(heads, chunks, dkp, walks) ? back_half::apart : back_half::beside;
-    return walks_apart(heads, chunks, dkp, walks) ? back_half::solved : back_half::beside;
+    const bool apart = walks_apart(heads, chunks, dkp, walks);
+    const char *forced = getenv("VLA_BACK");
+    if (forced && *forced == 'a') return back_half::apart;
+    if (forced && *forced == 'b') return back_half::beside;
+    if (forced && *forced == 'o' && dkp == 64) return back_half::brief;
+    return apart ? back_half::apart : back_half::beside;
 }
 
 template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
@@ -84,21 +85,19 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
     l.dvp = (int)((p->dv + 15) / 16 * 16);
     l.walks = (l.dvp + 63) / 64;
     l.back = back_of<WIDE>(l.heads, l.chunks, l.dkp, l.walks);
-    const bool apart = l.back == back_half::apart, solved = l.back == back_half::solved || l.back == back_half::one;
+    if (l.back == back_half::brief) l.walks = l.dvp / brief::STRIP_ROWS;
+    const bool apart = l.back == back_half::apart, brief = l.back == back_half::brief;
     const int64_t KT = l.dkp / 16, strips = l.dvp / 16, rows = CT * KT * 512, square = KT * KT * 512,
                   mapped = OP == VLA_VLA ? rows : 0, sums = OP == VLA_DELTA ? 0 : 1,
-                  directions = solved ? rows : mapped,
-                  maps = solved  ? 0
-                         : apart ? square + rows + (WIDE ? apart::scales_bytes : 0)
-                                 : square + l.walks * KT * 2048,
-                  columns = apart ? l.dvp / 8 * (KT + CT) * 256 : 0, states = apart ? 0 : strips * KT * 512,
-                  R = !solved                     ? 0
-                      : l.dkp == 64 ? (int64_t)sizeof(back::solved<64>)
-                                    : (int64_t)sizeof(back::solved<128>),
-                  Rv = solved ? strips * CT * 512 : 0,
-                  start = solved ? strips * (l.dkp == 64 ? back::start_tiles<64> : back::start_tiles<128>) * 512 : 0;
-    const int64_t each =
-        2 * mapped + directions + maps + columns + states + R + Rv + start + strips * 4 + sums * (C + l.dkp) * 4 + 4;
+                  maps = square + (apart   ? rows
+                                   : brief ? 0
+                                           : l.walks * KT * 2048) +
+                         (WIDE ? apart::scales_bytes : 0),
+                  columns = apart   ? l.dvp / 8 * (KT + CT) * 256
+                            : brief ? strips * KT * 512
+                                    : 0,
+                  states = apart ? 0 : strips * KT * 512;
+    const int64_t each = 3 * mapped + maps + columns + states + sums * (C + l.dkp) * 4 + 4;
     const int64_t fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
     l.stride = l.chunks < 1 ? 1 : l.chunks < fit ? l.chunks : fit > 1 ? fit : 1;
     const int64_t stretches = l.chunks > 0 ? (l.chunks + l.stride - 1) / l.stride : 1; /* of one length, or nearly */
@@ -113,10 +112,8 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
         return here;
     };
     const int64_t all = l.heads * l.stride;
-    l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * directions);
+    l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * mapped);
     l.maps = take(all * maps), l.columns = take(all * columns), l.states = take(all * states);
-    l.R = take(all * R), l.Rv = take(all * Rv), l.start = take(all * start);
-    l.scales = take(solved ? all * strips * 4 : 0);
     l.ready = take(l.heads * (l.stride + 1) * 4);
     l.norm = take(sums * all * C * 4), l.n = take(sums * all * l.dkp * 4);
     const int64_t matrix = OP == VLA_VLA ? KT * (KT + 1) / 2 * 1024 : 0;
@@ -173,15 +170,6 @@ static size_t evenly(const arguments &a, int64_t blocks, int64_t shared, int64_t
     return (size_t)(a.early && shared < least ? least : shared);
 }
 
-/* The same for a kernel whose even share is to be in while the one before still has `taken` bytes of a multiprocessor. */
-static size_t beside(const arguments &a, int64_t blocks, int64_t shared, int64_t taken)
-{
-    const int64_t each = (blocks + vla_cuda_sm_count() - 1) / vla_cuda_sm_count(),
-                  most = (vla_cuda_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) - taken) / each -
-                         vla_cuda_attribute(cudaDevAttrReservedSharedMemoryPerBlock);
-    return a.early && shared <= most / 128 * 128 ? (size_t)(most / 128 * 128) : evenly(a, blocks, shared);
-}
-
 /* map and the walks, which take an eighth of the places of the device at most: they wait for blocks that come later. */
 template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t stream, vla_error *error)
 {
@@ -195,44 +183,27 @@ template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t str
     return launch(map<OP, DK>, a.heads * (a.walks + a.chunks), THREADS, shared, stream, a, error);
 }
 
-/* taken: bytes of shared memory of a multiprocessor that it has, at most. */
-template <int DK, int WARPS, int UNITS = 1>
-vla_status launch_penalty(const arguments &a, int64_t &taken, cudaStream_t stream, vla_error *error)
+/* The same at dk = 64. */
+template <vla_op OP, int DK> vla_status launch_brief(arguments a, cudaStream_t stream, vla_error *error)
 {
-    const int64_t units = a.heads * (a.segments + (a.A_end ? 1 : 0)), blocks = (units + UNITS - 1) / UNITS;
-    const size_t shared = evenly(a, blocks, sizeof(penalty_shared<DK, WARPS>) * UNITS);
-    taken = (blocks + vla_cuda_sm_count() - 1) / vla_cuda_sm_count() *
-            ((int64_t)shared + vla_cuda_attribute(cudaDevAttrReservedSharedMemoryPerBlock));
-    return launch(penalty<DK, WARPS, UNITS>, blocks, penalty_shape<DK, WARPS>::threads * UNITS, shared, stream, a,
-                  error);
-}
-
-template <int DK> vla_status launch_one(arguments a, cudaStream_t stream, vla_error *error)
-{
-    using form = back::short_shape<DK>;
-    const size_t shared = back::short_bytes<DK>(a.dvp);
+    constexpr int THREADS = brief::short_shape<DK>::threads;
+    const auto kernel = brief::run_short<OP, DK>;
+    const size_t shared = brief::short_bytes<DK>(a.dvp);
     int places = 0;
-    a.walks = a.dvp / 16;
-    VLA_CUDA(cudaFuncSetAttribute(back::run_short<VLA_VLA, DK>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, back::run_short<VLA_VLA, DK>, form::threads, shared));
+    VLA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, kernel, THREADS, shared));
     const int64_t most = (int64_t)places * vla_cuda_sm_count() / (8 * a.walks), heads = most > 1 ? most : 1;
     a.at_once = (int)(heads < a.heads ? heads : a.heads);
-    return launch(back::run_short<VLA_VLA, DK>, a.heads * (a.walks + a.chunks), form::threads, shared, stream, a, error);
+    if (getenv("VLA_PLACES")) printf("places %d at once %d shared %zu\n", places, a.at_once, shared);
+    return launch(kernel, a.heads * (a.walks + a.chunks), THREADS, shared, stream, a, error);
 }
 
-template <vla_op OP, int DK>
-vla_status launch_solved(const arguments &a, int64_t taken, cudaStream_t stream, vla_error *error)
+template <int DK, int WARPS, int UNITS = 1>
+vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
 {
-    using rows = back::state_shape<DK>;
-    const int64_t chunks = a.heads * a.chunks;
-    vla_status status = launch(back::solve<OP, DK>, chunks, back::solve_shape<OP, DK>::threads,
-                               beside(a, chunks, sizeof(back::solve_shared<OP, DK>), taken), stream, a, error);
-    if (status == VLA_OK)
-        status = launch(back::state<DK>, a.heads * ((a.dvp + rows::rows - 1) / rows::rows), rows::threads,
-                        sizeof(back::state_shared<DK>), stream, a, error);
-    return status == VLA_OK ? launch(back::output<OP, DK>, chunks, back::output_shape<DK>::threads,
-                                     evenly(a, chunks, back::output_bytes<OP, DK>(a.dvp)), stream, a, error)
-                            : status;
+    const int64_t units = a.heads * (a.segments + (a.A_end ? 1 : 0)), blocks = (units + UNITS - 1) / UNITS;
+    return launch(penalty<DK, WARPS, UNITS>, blocks, penalty_shape<DK, WARPS>::threads * UNITS,
+                  evenly(a, blocks, sizeof(penalty_shared<DK, WARPS>) * UNITS), stream, a, error);
 }
 
 template <vla_op OP, int DK, bool WIDE>
@@ -241,7 +212,6 @@ vla_status launch_stretch(const arguments &a, int warps, back_half back, cudaStr
     constexpr int THREADS = 32 * sizes<DK>::warps;
     constexpr bool WITH_U = OP == VLA_VLA;
     vla_status status = VLA_OK;
-    int64_t taken = 0;
     if constexpr (OP != VLA_DELTA) {
         status = launch(prepare<DK, WITH_U, WIDE>, a.heads * a.segments, THREADS,
                         evenly(a, a.heads * a.segments, sizeof(prepare_shared<DK, WITH_U, WIDE>)), stream, a, error);
@@ -253,17 +223,16 @@ vla_status launch_stretch(const arguments &a, int warps, back_half back, cudaStr
         status = launch(clear_flags, (a.heads * (a.stride + 1) + 127) / 128, 128, 0, stream, a, error);
     }
     if constexpr (WITH_U && DK == 128)
-        if (status == VLA_OK) status = launch_penalty<128, 4>(a, taken, stream, error);
+        if (status == VLA_OK) status = launch_penalty<128, 4>(a, stream, error);
     if constexpr (WITH_U && DK == 64)
         if (status == VLA_OK)
-            status = warps == 2 ? launch_penalty<64, 2>(a, taken, stream, error)
-                     : a.early  ? launch_penalty<64, 1, 4>(a, taken, stream, error)
-                                : launch_penalty<64, 1>(a, taken, stream, error);
+            status = warps == 2 ? launch_penalty<64, 2>(a, stream, error)
+                     : a.early  ? launch_penalty<64, 1, 4>(a, stream, error)
+                                : launch_penalty<64, 1>(a, stream, error);
     if (status != VLA_OK) return status;
     if constexpr (!WIDE) {
-        if constexpr (OP == VLA_VLA && DK == 64)
-            if (back == back_half::one) return launch_one<DK>(a, stream, error);
-        if (back == back_half::solved) return launch_solved<OP, DK>(a, taken, stream, error);
+        if constexpr (DK == 64)
+            if (back == back_half::brief) return launch_brief<OP, DK>(a, stream, error);
         if (back == back_half::beside) return launch_map<OP, DK>(a, stream, error);
     }
     constexpr bool EARLY = OP == VLA_VLA && !WIDE;
@@ -332,8 +301,6 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.ratio = OP == VLA_VLA && p->output == VLA_RATIO;
     a.U = (frag *)(work + l.U), a.K = (frag *)(work + l.K), a.X = (frag *)(work + l.X);
     a.maps = (frag *)(work + l.maps), a.columns = (frag *)(work + l.columns), a.states = (frag *)(work + l.states),
-    a.R = (frag *)(work + l.R), a.Rv = (frag *)(work + l.Rv), a.start = (frag *)(work + l.start);
-    a.scales = (float *)(work + l.scales);
     a.ready = (int *)(work + l.ready), a.walks = l.walks;
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);

@@ -78,11 +78,11 @@ __device__ __forceinline__ void fetch_tokens(raw_of<WIDE> (&raw)[map_rows<DK>::P
     }
 }
 
-/* Unit keys and, for delta, the write directions beta K, rows DK + 8 halves apart. */
-template <int DK, bool WIDE>
-__device__ __forceinline__ void put_keys(__half *K, __half *A, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
-                                         const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
-                                         int64_t token)
+/* Unit keys and, for delta, the write directions beta K: put(row, eight of a key, eight of beta K). */
+template <int DK, bool WIDE, typename Put>
+__device__ __forceinline__ void make_keys(const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
+                                          const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
+                                          int64_t token, const Put &put)
 {
     using R = map_rows<DK>;
 #pragma unroll
@@ -99,11 +99,22 @@ __device__ __forceinline__ void put_keys(__half *K, __half *A, const raw_of<WIDE
 #pragma unroll
             for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
         beta = bad ? 0.0f : beta;
-        put8(K + r * (DK + 8) + R::column(), x);
 #pragma unroll
-        for (int j = 0; j < 8; j++) x[j] *= beta;
-        put8(A + r * (DK + 8) + R::column(), x);
+        for (int j = 0; j < 8; j++) y[j] = x[j] * beta;
+        put(r, x, y);
     }
+}
+
+/* Both to rows DK + 8 halves apart. */
+template <int DK, bool WIDE>
+__device__ __forceinline__ void put_keys(__half *K, __half *A, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
+                                         const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
+                                         int64_t token)
+{
+    make_keys<DK, WIDE>(raw, logit, a, head, token, [&](int r, const float(&x)[8], const float(&y)[8]) {
+        put8(K + r * (DK + 8) + map_rows<DK>::column(), x);
+        put8(A + r * (DK + 8) + map_rows<DK>::column(), y);
+    });
 }
 
 /* Queries as they are, on their way to where this thread alone reads them. */
