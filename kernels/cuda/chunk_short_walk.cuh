@@ -79,6 +79,16 @@ __device__ __forceinline__ void store_relaxed(uint2 *p, const uint2 &x)
     asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1,%2};" ::"l"(p), "r"(x.x), "r"(x.y) : "memory");
 }
 
+/* Where it stands in the code, between loads that are not waited for. */
+__device__ __forceinline__ void product_here(float (&c)[4], const uint32_t (&a)[4], const uint2 &b)
+{
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y)
+        : "memory");
+}
+
 template <int DK>
 __device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int64_t head, int strip)
 {
@@ -118,29 +128,51 @@ __device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int
     publish();
     named_barrier<32 * shared::WARPS>(1);
     if (threadIdx.x == 0) add_release(a.ready + head * (a.stride + 1), 1); /* nobody was there to write UNWRITTEN */
-    const uint32_t unit = unit_tile<M>(lane).x[0];
+    const uint32_t unit = unit_tile<M>(lane).x[0], ones[4] = {unit, 0, 0, unit};
+    /* Of D^T the columns 0 and 1 of a chunk are there when its state is, 2 and 3 come while those are multiplied. */
+    static_assert(KT == 4, "columns of D^T in three sets of registers");
+    const uint32_t base = shared_address(&s.stage[0].D[0][0][lane]);
+    constexpr uint32_t STAGE = sizeof s.stage[0], TILE = 32 * sizeof(frag);
+    frag D[3][KT];
+    uint2 B[KT];
     ring_place<STAGES> place;
+    const auto load = [&](int set, int k) {
+#pragma unroll
+        for (int m = 0; m < KT; m++)
+            D[set][m] = load_frag(base + (uint32_t)place.stage * STAGE + (uint32_t)(m * KT + k) * TILE);
+    };
+    const auto load_B = [&]() {
+        const auto &in = s.stage[place.stage];
+#pragma unroll
+        for (int m = 0; m < KT; m++) B[m] = ((const uint2 *)&in.B[m][lane])[warp];
+    };
+    const auto multiply = [&](int set, int k) {
+#pragma unroll
+        for (int m = 0; m < KT; m++) product_here(S[m], D[set][m].x, right[k]);
+    };
+    barrier_wait(shared_address(&s.full[0]), 0);
+    load(0, 0), load(1, 1), load_B();
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
-        const auto &in = s.stage[place.stage];
-        barrier_wait(shared_address(&s.full[place.stage]), place.parity);
-        const uint32_t D = shared_address(&in.D[0][0][lane]);
+        load(2, 2);
 #pragma unroll
-        for (int m = 0; m < KT; m++) {
-            const uint2 B = ((const uint2 *)&in.B[m][lane])[warp];
-            const uint32_t ones[4] = {unit, 0, 0, unit};
-            mma(M{}, S[m], ones, B.x, B.y);
-        }
+        for (int m = 0; m < KT; m++) product_here(S[m], ones, B[m]);
+        multiply(0, 0);
+        load(0, 3);
+        multiply(1, 1);
         if (c > 0) publish();
         to += next;
-#pragma unroll
-        for (int k = 0; k < KT; k++)
-#pragma unroll
-            for (int m = 0; m < KT; m++)
-                mma(M{}, S[m], load_frag(D + (uint32_t)(m * KT + k) * 512).x, right[k].x, right[k].y);
-        arrive(shared_address(&s.empty[place.stage]), lane);
+        multiply(2, 2);
+        const uint32_t empty = shared_address(&s.empty[place.stage]);
         place.advance();
+        if (c + 1 < chunks) {
+            barrier_wait(shared_address(&s.full[place.stage]), place.parity);
+            load_B(), load(1, 1);
+        }
+        multiply(0, 3);
+        if (c + 1 < chunks) load(0, 0);
         turn();
+        arrive(empty, lane);
     }
     const int64_t bad = first_bad(a, head);
 #pragma unroll
