@@ -52,10 +52,38 @@ template <int DK> __host__ __device__ inline size_t map_bytes(int dvp)
     return sizeof(map_shared<DK>) + (size_t)(C * map_pitch<DK>(dvp)) * sizeof(__half);
 }
 
+/* Unit keys and, for delta, the write directions beta K. */
+template <int DK, bool WIDE>
+__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
+                                         const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
+                                         int64_t token)
+{
+    using R = map_rows<DK>;
+#pragma unroll
+    for (int i = 0; i < R::PASSES; i++) {
+        float x[8], y[8];
+        const int r = R::row(i);
+        const bool in = token + r < a.T;
+        convert8(x, raw[i], dtype_of<WIDE>(a));
+        const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
+        float beta = a.b ? sigmoid(logit[i]) : 1.0f;
+        const bool bad = !(norm < INFINITY) || !(beta >= 0); /* zeros instead, and the token noted */
+        if (bad && in && R::column() == 0) atomicMin(&a.bad[head], (unsigned long long)(token + r));
+        if (!in || bad) /* phi(0) is not 0 */
+#pragma unroll
+            for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
+        beta = bad ? 0.0f : beta;
+        put8(s.K + r * map_shared<DK>::PITCH + R::column(), x);
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] *= beta;
+        put8(s.A + r * map_shared<DK>::PITCH + R::column(), x);
+    }
+}
+
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. */
-template <int DK, bool WIDE, typename shared>
-__device__ __forceinline__ void put_queries(shared &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
+template <int DK, bool WIDE>
+__device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
                                             const float (&n)[8], const arguments &a, int left)
 {
     using R = map_rows<DK>;
@@ -91,7 +119,7 @@ __device__ __forceinline__ void put_queries(shared &s, const raw_of<WIDE> (&raw)
             dot = fmaf(n[j], y[j], dot);
         }
         if (a.ratio) dot = group_sum(dot, R::L);
-        put8(s.Q + r * shared::PITCH + R::column(), y);
+        put8(s.Q + r * map_shared<DK>::PITCH + R::column(), y);
         if (R::column() == 0) s.query[r] = in ? norm : 0.0f, s.start[r] = dot;
     }
 }
@@ -137,23 +165,40 @@ __device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK>
     s.P[1][lower(i, j)][lane] = right_order(P);
     if (!ratio) return;
     if (i == j) keep_lower(d, lane);
-    weigh_rows(s, d, i, j, lane);
+    const int g = lane / 4, t = lane % 4;
+    float upper = 0, below = 0;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float2 w = *(const float2 *)&s.weight[16 * j + 8 * h + 2 * t];
+        upper = fmaf(d[h][0], w.x, fmaf(d[h][1], w.y, upper));
+        below = fmaf(d[h][2], w.x, fmaf(d[h][3], w.y, below));
+    }
+    upper = group_sum(upper, 4), below = group_sum(below, 4);
+    if (t == 0) s.part[j][16 * i + g] = upper, s.part[j][16 * i + g + 8] = below;
 }
 
 /* The row sums alone, which need no a. */
 template <int DK> __device__ __forceinline__ void sum_rows(map_shared<DK> &s, int warp, int lane)
 {
     const map_tiles<DK> at(s, lane);
+    const int g = lane / 4, t = lane % 4;
 #pragma unroll 1
     for (int e = warp; e < LOWER; e += map_shared<DK>::WARPS) {
         const int i = (e > 0) + (e > 2) + (e > 5), j = e - lower(i, 0);
         const uint32_t Q = at.Q + i * at.ROWS, K = at.right_K + j * at.ROWS;
-        float d[2][4] = {};
+        float d[2][4] = {}, upper = 0, below = 0;
 #pragma unroll
         for (int k = 0; k < sizes<DK>::KT; k++)
             mma_r<f16_arithmetic>(d, load_plain(Q + 32 * k), load_plain(K + 32 * k));
         if (i == j) keep_lower(d, lane);
-        weigh_rows(s, d, i, j, lane);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float2 w = *(const float2 *)&s.weight[16 * j + 8 * h + 2 * t];
+            upper = fmaf(d[h][0], w.x, fmaf(d[h][1], w.y, upper));
+            below = fmaf(d[h][2], w.x, fmaf(d[h][3], w.y, below));
+        }
+        upper = group_sum(upper, 4), below = group_sum(below, 4);
+        if (t == 0) s.part[j][16 * i + g] = upper, s.part[j][16 * i + g + 8] = below;
     }
 }
 
@@ -355,7 +400,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
         grid_wait();
         s.top[warp] = values.largest(a, bad);
         put_queries<DK, WIDE>(s, query, none, a, left);
-        put_keys<DK, WIDE>(s.K, s.A, key, logit, a, head, token);
+        put_keys<DK, WIDE>(s, key, logit, a, head, token);
     }
     __syncthreads();
     uint32_t bits = s.top[0];

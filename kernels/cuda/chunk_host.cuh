@@ -2,18 +2,18 @@
 #ifndef VLA_CUDA_CHUNK_HOST_CUH
 #define VLA_CUDA_CHUNK_HOST_CUH
 #include "kernels/cuda/chunk_apart_walk.cuh"
+#include "kernels/cuda/chunk_brief.cuh"
 #include "kernels/cuda/chunk_map.cuh"
 #include "kernels/cuda/chunk_penalty.cuh"
 #include "kernels/cuda/chunk_prepare.cuh"
-#include "kernels/cuda/chunk_short.cuh"
 
 namespace chunked
 {
 constexpr int64_t BUDGET =
     (int64_t)3 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
 
-/* What comes after the write directions: map with its walk beside it (chunk_map.cuh, at dk = 64 chunk_short.cuh), or the
- * two apart. */
+/* What comes after the write directions: map and walk apart, or chunks with their walk beside them, by map or, of vla at
+ * dk = 64, as in chunk_brief.cuh. */
 enum class back_half { beside, apart, brief };
 
 /* How a problem is cut, and where everything is in the workspace. */
@@ -66,15 +66,11 @@ static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
     return few || 8 * heads * walks > places;
 }
 
-template <bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int walks)
+/* delta, which makes its own keys in each chunk, gains nothing by brief. */
+template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int walks)
 {
-    if (WIDE) return back_half::apart;
-    const bool apart = walks_apart(heads, chunks, dkp, walks);
-    const char *forced = getenv("VLA_BACK");
-    if (forced && *forced == 'a') return back_half::apart;
-    if (forced && *forced == 'b') return back_half::beside;
-    if (forced && *forced == 'o' && dkp == 64) return back_half::brief;
-    return apart ? back_half::apart : back_half::beside;
+    if (WIDE || walks_apart(heads, chunks, dkp, walks)) return back_half::apart;
+    return OP == VLA_VLA && dkp == 64 ? back_half::brief : back_half::beside;
 }
 
 template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
@@ -84,7 +80,7 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
     l.dkp = p->dk <= 64 && !(WIDE && p->dv > 64) ? 64 : 128; /* see map_values */
     l.dvp = (int)((p->dv + 15) / 16 * 16);
     l.walks = (l.dvp + 63) / 64;
-    l.back = back_of<WIDE>(l.heads, l.chunks, l.dkp, l.walks);
+    l.back = back_of<OP, WIDE>(l.heads, l.chunks, l.dkp, l.walks);
     if (l.back == back_half::brief) l.walks = l.dvp / brief::STRIP_ROWS;
     const bool apart = l.back == back_half::apart, brief = l.back == back_half::brief;
     const int64_t KT = l.dkp / 16, strips = l.dvp / 16, rows = CT * KT * 512, square = KT * KT * 512,
@@ -170,33 +166,25 @@ static size_t evenly(const arguments &a, int64_t blocks, int64_t shared, int64_t
     return (size_t)(a.early && shared < least ? least : shared);
 }
 
-/* map and the walks, which take an eighth of the places of the device at most: they wait for blocks that come later. */
-template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t stream, vla_error *error)
+/* Chunks and the walks beside them, which take an eighth of the places of the device at most: they wait for blocks that
+ * come later. */
+static vla_status launch_beside(void (*kernel)(const arguments), int threads, size_t shared, arguments a,
+                                cudaStream_t stream, vla_error *error)
 {
-    constexpr int THREADS = map_shared<DK>::THREADS;
-    const size_t own = map_bytes<DK>(a.dvp), walks = sizeof(walk_shared<DK>), shared = own > walks ? own : walks;
-    int places = 0;
-    VLA_CUDA(cudaFuncSetAttribute(map<OP, DK>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, map<OP, DK>, THREADS, shared));
-    const int64_t most = (int64_t)places * vla_cuda_sm_count() / (8 * a.walks), heads = most > 1 ? most : 1;
-    a.at_once = (int)(heads < a.heads ? heads : a.heads);
-    return launch(map<OP, DK>, a.heads * (a.walks + a.chunks), THREADS, shared, stream, a, error);
-}
-
-/* The same at dk = 64. */
-template <vla_op OP, int DK> vla_status launch_brief(arguments a, cudaStream_t stream, vla_error *error)
-{
-    constexpr int THREADS = brief::short_shape<DK>::threads;
-    const auto kernel = brief::run_short<OP, DK>;
-    const size_t shared = brief::short_bytes<DK>(a.dvp);
     int places = 0;
     VLA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, kernel, THREADS, shared));
+    VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, kernel, threads, shared));
     const int64_t most = (int64_t)places * vla_cuda_sm_count() / (8 * a.walks), heads = most > 1 ? most : 1;
     a.at_once = (int)(heads < a.heads ? heads : a.heads);
-    if (getenv("VLA_PLACES")) printf("places %d at once %d shared %zu\n", places, a.at_once, shared);
-    return launch(kernel, a.heads * (a.walks + a.chunks), THREADS, shared, stream, a, error);
+    return launch(kernel, a.heads * (a.walks + a.chunks), threads, shared, stream, a, error);
 }
+
+template <vla_op OP, int DK> vla_status launch_map(const arguments &a, cudaStream_t stream, vla_error *error)
+{
+    const size_t own = map_bytes<DK>(a.dvp), walks = sizeof(walk_shared<DK>);
+    return launch_beside(map<OP, DK>, map_shared<DK>::THREADS, own > walks ? own : walks, a, stream, error);
+}
+
 
 template <int DK, int WARPS, int UNITS = 1>
 vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
@@ -231,8 +219,10 @@ vla_status launch_stretch(const arguments &a, int warps, back_half back, cudaStr
                                 : launch_penalty<64, 1>(a, stream, error);
     if (status != VLA_OK) return status;
     if constexpr (!WIDE) {
-        if constexpr (DK == 64)
-            if (back == back_half::brief) return launch_brief<OP, DK>(a, stream, error);
+        if constexpr (OP == VLA_VLA && DK == 64)
+            if (back == back_half::brief)
+                return launch_beside(brief::chunks<DK>, brief::shape<DK>::threads, brief::bytes<DK>(a.dvp), a, stream,
+                                     error);
         if (back == back_half::beside) return launch_map<OP, DK>(a, stream, error);
     }
     constexpr bool EARLY = OP == VLA_VLA && !WIDE;
@@ -308,7 +298,7 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.lone = l.warps == 1;
     /* where all blocks of each kernel find a place at once */
     const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>);
-    a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && l.back != back_half::beside &&
+    a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && l.back == back_half::apart &&
               l.chunks <= l.stride && l.heads * l.chunks <= places;
     vla_status status = VLA_OK;
     if (p->T > 0)

@@ -432,7 +432,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
             logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
         grid_wait();
         s.top[warp] = values.largest(a, head, token);
-        put_keys<DK, false>(s.K, s.A, key, logit, a, head, token);
+        put_keys<DK>(s, key, logit, a, head, token);
     }
     if (chunk + 1 < a.chunks) { /* see walk */
         frag *next = a.states + (at + 1) * (a.dvp / 16) * sizes<DK>::strip;

@@ -78,11 +78,11 @@ __device__ __forceinline__ void fetch_tokens(raw_of<WIDE> (&raw)[map_rows<DK>::P
     }
 }
 
-/* Unit keys and, for delta, the write directions beta K: put(row, eight of a key, eight of beta K). */
-template <int DK, bool WIDE, typename Put>
-__device__ __forceinline__ void make_keys(const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
-                                          const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
-                                          int64_t token, const Put &put)
+/* Unit keys and, for delta, the write directions beta K. */
+template <int DK>
+__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+                                         const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
+                                         int64_t token)
 {
     using R = map_rows<DK>;
 #pragma unroll
@@ -90,7 +90,7 @@ __device__ __forceinline__ void make_keys(const raw_of<WIDE> (&raw)[map_rows<DK>
         float x[8], y[8];
         const int r = R::row(i);
         const bool in = token + r < a.T;
-        convert8(x, raw[i], dtype_of<WIDE>(a));
+        convert8(x, raw[i], a.dtype);
         const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
         float beta = a.b ? sigmoid(logit[i]) : 1.0f;
         const bool bad = !(norm < INFINITY) || !(beta >= 0); /* zeros instead, and the token noted */
@@ -99,22 +99,11 @@ __device__ __forceinline__ void make_keys(const raw_of<WIDE> (&raw)[map_rows<DK>
 #pragma unroll
             for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
         beta = bad ? 0.0f : beta;
+        put8(s.K + r * map_shared<DK>::PITCH + R::column(), x);
 #pragma unroll
-        for (int j = 0; j < 8; j++) y[j] = x[j] * beta;
-        put(r, x, y);
+        for (int j = 0; j < 8; j++) x[j] *= beta;
+        put8(s.A + r * map_shared<DK>::PITCH + R::column(), x);
     }
-}
-
-/* Both to rows DK + 8 halves apart. */
-template <int DK, bool WIDE>
-__device__ __forceinline__ void put_keys(__half *K, __half *A, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
-                                         const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
-                                         int64_t token)
-{
-    make_keys<DK, WIDE>(raw, logit, a, head, token, [&](int r, const float(&x)[8], const float(&y)[8]) {
-        put8(K + r * (DK + 8) + map_rows<DK>::column(), x);
-        put8(A + r * (DK + 8) + map_rows<DK>::column(), y);
-    });
 }
 
 /* Queries as they are, on their way to where this thread alone reads them. */

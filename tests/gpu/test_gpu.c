@@ -172,6 +172,17 @@ static void check_beside(totals *all, const vla_kernel *k, vla_dtype dtype)
     gpu_case c = case_of(k, dtype, (shape){1, 16, 4130, 60, 40});
     c.heads = 2, c.repeat = 12;
     check(all, &c, "beside");
+    c = case_of(k, dtype, (shape){1, 16, 4200, 64, 100});
+    c.heads = 2, c.no_u = true, c.repeat = 2;
+    check(all, &c, "beside");
+    c = case_of(k, dtype, (shape){1, 16, 4150, 64, 61});
+    c.heads = 2, c.split = 20;
+    check(all, &c, "beside_split");
+    c.split = 0, c.heads = 3; /* the NaN's among them */
+    for (c.nan_tensor = 1; c.nan_tensor <= (k->op == VLA_VLA ? 4 : 3); c.nan_tensor++) {
+        c.nan_token = 700 * c.nan_tensor;
+        check(all, &c, "beside_nan");
+    }
     c = case_of(k, dtype, (shape){1, 2, 2200, 100, 72});
     c.repeat = 12;
     check(all, &c, "beside");

@@ -1,22 +1,22 @@
-/* A chunk in one kernel with the walk (chunk.cuh) at dk = 64: the first blocks walk, one for sixteen rows of S of a head
- * (chunk_short_walk.cuh); the others are chunks, in order, a block each.
+/* Chunks in one kernel with their walk (chunk.cuh), of vla at dk = 64: the first blocks walk, one for sixteen rows of S
+ * of a head (chunk_brief_walk.cuh); the others are chunks, in order, a block each.
  *
  * What needs no a comes first: keys, values, queries and the row sums of Q K^T. Then N, whose tiles are dealt to warps,
  * with its rows multiplied by the inverses of their diagonal tiles, so that in R_i = N_ii^-1 X_i - sum_k<i (N_ii^-1
  * N_ik) R_k one product follows R_(i-1). Each warp takes sixteen columns of K and of V through that, and to D and B,
  * which a flag says are there. Then P, Qeff = Q - P Rk and O_loc = P Rv; O when S is there. Tiles in shared memory are
  * frags. Who waits for whom and why nobody waits forever: chunk_walk.cuh. */
-#ifndef VLA_CUDA_CHUNK_SHORT_CUH
-#define VLA_CUDA_CHUNK_SHORT_CUH
+#ifndef VLA_CUDA_CHUNK_BRIEF_CUH
+#define VLA_CUDA_CHUNK_BRIEF_CUH
+#include "kernels/cuda/chunk_brief_walk.cuh"
 #include "kernels/cuda/chunk_map.cuh"
-#include "kernels/cuda/chunk_short_walk.cuh"
 
 namespace chunked::brief
 {
-template <int DK> struct short_shape {
+template <int DK> struct shape {
     static constexpr int warps = DK / 16, threads = 32 * warps, blocks = 5; /* a multiprocessor */
 };
-template <int DK> struct short_shared {
+template <int DK> struct chunk_shared {
     static constexpr int PITCH = DK + 8;
     frag K[CT][DK / 16][32];             /* unit keys, then a^T: 16 of dk x 16 tokens in the place of a's */
     frag X[CT][DK / 16][32];             /* a */
@@ -30,19 +30,19 @@ template <int DK> struct short_shared {
 };
 /* V^T follows, [dvp/16][CT][32], then Rv as right operands */
 
-template <int DK> size_t short_bytes(int dvp)
+template <int DK> size_t bytes(int dvp)
 {
-    const size_t chunk = sizeof(short_shared<DK>) + (size_t)(dvp / 16 * CT * 32) * sizeof(frag),
+    const size_t chunk = sizeof(chunk_shared<DK>) + (size_t)(dvp / 16 * CT * 32) * sizeof(frag),
                  walk = sizeof(walk_shared<DK>);
     return chunk > walk ? chunk : walk;
 }
 
-/* Sixteen columns of V as frags of V^T over a power of two, which is returned; what is not finite becomes zero, and the
- * first such row of this lane's goes to `bad`. */
-struct four_values { /* of rows lane / 4 + 8 i of the chunk, columns 4 (lane % 4).. of the strip */
+/* Of sixteen columns of V, a lane's: rows lane / 4 + 8 i of the chunk, columns 4 (lane % 4).. of the strip. */
+struct four_values {
     uint2 raw[2 * CT];
 };
-/* The same where rows are not whole fours: `in` elements of them, `left` rows from the first on. */
+
+/* Where rows are not whole fours: `in` elements of them, `left` rows from the first on. */
 static __device__ __noinline__ four_values fetch_ragged(const __half *from, int step, int in, int left)
 {
     four_values v;
@@ -68,6 +68,7 @@ __device__ __forceinline__ void fetch_values(four_values &v, const arguments &a,
     }
     if (!whole) v = fetch_ragged(from - 2 * CT * step, step, a.dv - column, left - g);
 }
+
 __device__ __forceinline__ uint32_t largest_half(uint2 x)
 {
     return __vmaxu2(x.x & 0x7fff7fffu, x.y & 0x7fff7fffu);
@@ -76,7 +77,8 @@ __device__ __forceinline__ uint32_t warp_top_half(uint32_t x)
 {
     return __reduce_max_sync(FULL_WARP, max(x & 0xffffu, x >> 16));
 }
-/* What is not finite becomes zero: all four of a row, as later rows are NaN anyway. */
+
+/* What is not finite becomes zero, all four of a row, as later rows are NaN anyway; its row goes to `bad`. */
 struct finite_values {
     four_values v;
     uint32_t top;
@@ -97,6 +99,8 @@ static __device__ __noinline__ finite_values drop_infinite(four_values v, uint32
     }
     return {v, warp_top_half(top), bad};
 }
+
+/* Frags of V^T over a power of two, which is returned. */
 __device__ __forceinline__ float take_values(frag (&R)[CT], four_values &v, const arguments &a, int &bad, int lane)
 {
     const bool bf16 = a.dtype == VLA_BF16;
@@ -151,9 +155,9 @@ __device__ __forceinline__ void substitute(float (&y)[2][4], const frag (&R)[CT]
 }
 
 /* Row sums of Q K^T. */
-template <int DK> __device__ __forceinline__ void sum_scores(short_shared<DK> &s, int warp, int lane)
+template <int DK> __device__ __forceinline__ void sum_scores(chunk_shared<DK> &s, int warp, int lane)
 {
-    constexpr int KT = DK / 16, PITCH = short_shared<DK>::PITCH;
+    constexpr int KT = DK / 16, PITCH = chunk_shared<DK>::PITCH;
     const uint32_t all_Q = shared_address(s.Q) + plain_offset(PITCH, lane);
 #pragma unroll 1
     for (int e = warp; e < LOWER; e += KT) {
@@ -168,9 +172,9 @@ template <int DK> __device__ __forceinline__ void sum_scores(short_shared<DK> &s
 }
 
 /* Tiles of P. */
-template <int DK> __device__ __forceinline__ void make_P(short_shared<DK> &s, int warp, int lane)
+template <int DK> __device__ __forceinline__ void make_P(chunk_shared<DK> &s, int warp, int lane)
 {
-    constexpr int KT = DK / 16, PITCH = short_shared<DK>::PITCH;
+    constexpr int KT = DK / 16, PITCH = chunk_shared<DK>::PITCH;
     const uint32_t all_Q = shared_address(s.Q) + plain_offset(PITCH, lane);
 #pragma unroll 1
     for (int e = warp; e < LOWER; e += KT) {
@@ -185,7 +189,7 @@ template <int DK> __device__ __forceinline__ void make_P(short_shared<DK> &s, in
 }
 
 /* N of the chunk. `row`: of this warp. Ends with a barrier. */
-template <int DK> __device__ __forceinline__ void make_N(short_shared<DK> &s, int row, int lane)
+template <int DK> __device__ __forceinline__ void make_N(chunk_shared<DK> &s, int row, int lane)
 {
     using M = f16_arithmetic;
     constexpr int KT = DK / 16;
@@ -215,16 +219,6 @@ template <int DK> __device__ __forceinline__ void make_N(short_shared<DK> &s, in
     __syncthreads();
 }
 
-/* Eight of a row to where a frag has them. */
-template <int DK>
-__device__ __forceinline__ void put_in_frags(frag (&F)[CT][DK / 16][32], int row, int column, const float (&x)[8])
-{
-    frag *to = &F[row / 16][column / 16][row % 8 * 4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        to[i].x[row % 16 / 8 + column % 16 / 8 * 2] = pack(f16_arithmetic{}, x[2 * i], x[2 * i + 1]);
-}
-
 __device__ __forceinline__ frag scaled_tile(const float (&y)[2][4], float by)
 {
     float x[2][4];
@@ -248,14 +242,13 @@ template <int N> __device__ __forceinline__ void await(uint4 (&x)[N], const frag
     }
 }
 
-template <vla_op OP, int DK>
-__global__ void __launch_bounds__(short_shape<DK>::threads, short_shape<DK>::blocks)
-    run_short(const __grid_constant__ arguments a)
+template <int DK>
+__global__ void __launch_bounds__(shape<DK>::threads, shape<DK>::blocks) chunks(const __grid_constant__ arguments a)
 {
     using M = f16_arithmetic;
-    using form = short_shape<DK>;
+    using form = shape<DK>;
     using rows = map_rows<DK>;
-    constexpr int KT = DK / 16, WARPS = form::warps, TILES = CT * KT / WARPS, PITCH = short_shared<DK>::PITCH,
+    constexpr int KT = DK / 16, WARPS = form::warps, TILES = CT * KT / WARPS, PITCH = chunk_shared<DK>::PITCH,
                   ROWS = 32 * PITCH;
     extern __shared__ __align__(16) unsigned char raw[];
     /* of every at_once heads the walks, then the chunks in order */
@@ -263,14 +256,13 @@ __global__ void __launch_bounds__(short_shape<DK>::threads, short_shape<DK>::blo
                    head0 = group * (unsigned)a.at_once, more = (unsigned)a.heads - head0,
                    heads = more < (unsigned)a.at_once ? more : (unsigned)a.at_once, walks = heads * (unsigned)a.walks;
     unsigned place = blockIdx.x - group * each;
-    grid_release(a.early);
     if (place < walks) {
         walk<DK>(*(walk_shared<DK> *)raw, a, head0 + place / (unsigned)a.walks, (int)(place % (unsigned)a.walks));
         return;
     }
     place -= walks;
-    short_shared<DK> &s = *(short_shared<DK> *)raw;
-    frag(*const V)[CT][32] = (frag(*)[CT][32])(raw + sizeof(short_shared<DK>));
+    chunk_shared<DK> &s = *(chunk_shared<DK> *)raw;
+    frag(*const V)[CT][32] = (frag(*)[CT][32])(raw + sizeof(chunk_shared<DK>));
     const int64_t head = head0 + place % heads, chunk = place / heads, at = head * a.stride + chunk;
     const int64_t token = a.first_token + chunk * C, row0 = head * a.T + token;
     int *const ready = a.ready + head * (a.stride + 1) + chunk;
@@ -281,35 +273,18 @@ __global__ void __launch_bounds__(short_shape<DK>::threads, short_shape<DK>::blo
         asm volatile("mov.u32 %0, %%warpid;" : "=r"(slot));
         s.salt = (int)slot / WARPS;
     }
-    if constexpr (OP == VLA_VLA) { /* of kernels before the one before */
 #pragma unroll
-        for (int i = 0; i < TILES; i++)
-            copy_async(&s.K[0][0][0] + threadIdx.x + i * form::threads,
-                       a.K + at * sizes<DK>::tiles + threadIdx.x + i * form::threads);
-        if (a.ratio) {
-            if (threadIdx.x < DK) s.n[threadIdx.x] = __ldcg(a.n + at * DK + threadIdx.x);
-            if (threadIdx.x < C) s.weight[threadIdx.x] = __ldcg(a.norm + at * C + threadIdx.x);
-        }
-    } else {
-        if (threadIdx.x < DK) s.n[threadIdx.x] = 0;
+    for (int i = 0; i < TILES; i++) /* of a kernel before the one before, as n and |kf| */
+        copy_async(&s.K[0][0][0] + threadIdx.x + i * form::threads,
+                   a.K + at * sizes<DK>::tiles + threadIdx.x + i * form::threads);
+    if (a.ratio) {
+        if (threadIdx.x < DK) s.n[threadIdx.x] = __ldcg(a.n + at * DK + threadIdx.x);
+        if (threadIdx.x < C) s.weight[threadIdx.x] = __ldcg(a.norm + at * C + threadIdx.x);
     }
     fetch_queries<DK, rows>(s, a, row0, left); /* with its commit */
     int bad = C;
     four_values v = {};
     if (warp < strips) fetch_values(v, a, row0, left, warp, lane);
-    if constexpr (OP == VLA_DELTA) {
-        raw8<1> key[rows::PASSES];
-        float logit[rows::PASSES];
-        fetch_tokens<DK, false>(key, a.k, a, row0, left);
-#pragma unroll
-        for (int i = 0; i < rows::PASSES; i++)
-            logit[i] = a.b && rows::row(i) < left ? load_element(a.b, a.dtype, row0 + rows::row(i)) : 0.0f;
-        grid_wait();
-        make_keys<DK, false>(key, logit, a, head, token, [&](int r, const float(&x)[8], const float(&y)[8]) {
-            put_in_frags<DK>(s.K, r, rows::column(), x);
-            put_in_frags<DK>(s.X, r, rows::column(), y);
-        });
-    }
     if (chunk + 1 < a.chunks) { /* see chunk_walk.cuh */
         frag *next = state_of<DK>(a, at + 1, 0);
         for (int i = (int)threadIdx.x; i < strips * (int)sizes<DK>::strip; i += form::threads)
@@ -327,26 +302,24 @@ __global__ void __launch_bounds__(short_shape<DK>::threads, short_shape<DK>::blo
     __syncthreads(); /* n is there */
     put_queries<rows>(s, a, left); /* and K's copies are waited for */
     __syncthreads();
-    if (OP == VLA_VLA && a.ratio) sum_scores<DK>(s, warp, lane);
-    if constexpr (OP == VLA_VLA) {
-        grid_wait();
+    if (a.ratio) sum_scores<DK>(s, warp, lane);
+    grid_wait();
 #pragma unroll
-        for (int i = 0; i < TILES; i++)
-            copy_async(&s.X[0][0][0] + threadIdx.x + i * form::threads,
-                       a.X + at * sizes<DK>::tiles + threadIdx.x + i * form::threads);
-        copy_commit();
-    }
+    for (int i = 0; i < TILES; i++)
+        copy_async(&s.X[0][0][0] + threadIdx.x + i * form::threads,
+                   a.X + at * sizes<DK>::tiles + threadIdx.x + i * form::threads);
+    copy_commit();
     if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
     copy_wait<0>();
     __syncthreads();
     make_N<DK>(s, (warp + s.salt) % CT, lane);
-    frag RK[CT]; /* -Rk^T of this warp's sixteen columns, as right and left operands */
+    frag RK[CT]; /* -Rk^T of this warp's sixteen columns */
 #pragma unroll
     for (int i = 0; i < CT; i++) {
         RK[i] = negate(transpose(s.K[i][warp][lane]));
         s.K[i][warp][lane] = transpose(s.X[i][warp][lane]); /* this warp's own tiles, since N is there */
     }
-    if (OP == VLA_VLA && a.alpha) store_alpha<DK>(a, s.X, row0, left, (int)threadIdx.x, form::threads);
+    if (a.alpha) store_alpha<DK>(a, s.X, row0, left, (int)threadIdx.x, form::threads);
     const int64_t first = first_bad(a, head) - token;
     const int finite = first < C ? (first > 0 ? (int)first : 0) : C; /* what is not goes on by the state */
     const uint32_t N = shared_address(&s.N[0][lane]);

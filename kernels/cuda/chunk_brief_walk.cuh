@@ -1,4 +1,4 @@
-/* The walk beside the chunks of chunk_short.cuh: S' = S - S D + B, chunk by chunk.
+/* The walk beside the chunks of chunk_brief.cuh: S' = S - S D + B, chunk by chunk.
  *
  * A block has sixteen rows of S of a head, two warps eight rows each, S^T as the accumulators of its own update: D^T is
  * the left operand, and what a warp packs of S^T is turned into the right one in registers, so that warps meet nobody.
@@ -8,8 +8,8 @@
  *
  * Each state goes to memory, where its chunk waits for it. Who puts UNWRITTEN there, and what orders each hand-over:
  * chunk_walk.cuh. A place of the ring is filled again when both warps have arrived. */
-#ifndef VLA_CUDA_CHUNK_SHORT_WALK_CUH
-#define VLA_CUDA_CHUNK_SHORT_WALK_CUH
+#ifndef VLA_CUDA_CHUNK_BRIEF_WALK_CUH
+#define VLA_CUDA_CHUNK_BRIEF_WALK_CUH
 #include "kernels/cuda/chunk_walk.cuh"
 
 namespace chunked::brief
