@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(shape<DK>::threads, shape<DK>::blocks) chunks(
 #pragma unroll
         for (int i = 0; i < CT; i++) V[strip][i][lane] = R[i];
     }
-    __syncthreads(); /* n is there */
+    __syncthreads();               /* n is there */
     put_queries<rows>(s, a, left); /* and K's copies are waited for */
     __syncthreads();
     if (a.ratio) sum_scores<DK>(s, warp, lane);

@@ -17,8 +17,8 @@ namespace chunked::brief
 /* Of sixteen columns of V (rows of S), place 8 h + 2 t + i holds column 4 t + 2 h + i. */
 constexpr int STRIP_ROWS = 16;
 
-/* Of a chunk: -D^T, left operands, 16 x 16 of dk; of sixteen rows of S, B as right operands in right order, 16 rows x 16
- * of dk; the state before it, the same. */
+/* Of a chunk: -D^T, left operands, 16 x 16 of dk; of sixteen rows of S, B as right operands in right order, 16 rows x
+ * 16 of dk; the state before it, the same. */
 template <int DK> __device__ __forceinline__ frag *map_of(const arguments &a, int64_t at)
 {
     return a.maps + at * sizes<DK>::square;
@@ -89,8 +89,7 @@ __device__ __forceinline__ void product_here(float (&c)[4], const uint32_t (&a)[
         : "memory");
 }
 
-template <int DK>
-__device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int64_t head, int strip)
+template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int64_t head, int strip)
 {
     using shared = walk_shared<DK>;
     using M = bf16_arithmetic;

@@ -12,8 +12,8 @@ namespace chunked
 constexpr int64_t BUDGET =
     (int64_t)3 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
 
-/* What comes after the write directions: map and walk apart, or chunks with their walk beside them, by map or, of vla at
- * dk = 64, as in chunk_brief.cuh. */
+/* What comes after the write directions: map and walk apart, or chunks with their walk beside them, by map or, of vla
+ * at dk = 64, as in chunk_brief.cuh. */
 enum class back_half { beside, apart, brief };
 
 /* How a problem is cut, and where everything is in the workspace. */
@@ -85,9 +85,10 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
     const bool apart = l.back == back_half::apart, brief = l.back == back_half::brief;
     const int64_t KT = l.dkp / 16, strips = l.dvp / 16, rows = CT * KT * 512, square = KT * KT * 512,
                   mapped = OP == VLA_VLA ? rows : 0, sums = OP == VLA_DELTA ? 0 : 1,
-                  maps = square + (apart   ? rows
-                                   : brief ? 0
-                                           : l.walks * KT * 2048) +
+                  maps = square +
+                         (apart   ? rows
+                          : brief ? 0
+                                  : l.walks * KT * 2048) +
                          (WIDE ? apart::scales_bytes : 0),
                   columns = apart   ? l.dvp / 8 * (KT + CT) * 256
                             : brief ? strips * KT * 512
@@ -184,7 +185,6 @@ template <vla_op OP, int DK> vla_status launch_map(const arguments &a, cudaStrea
     const size_t own = map_bytes<DK>(a.dvp), walks = sizeof(walk_shared<DK>);
     return launch_beside(map<OP, DK>, map_shared<DK>::THREADS, own > walks ? own : walks, a, stream, error);
 }
-
 
 template <int DK, int WARPS, int UNITS = 1>
 vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
@@ -298,8 +298,8 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.lone = l.warps == 1;
     /* where all blocks of each kernel find a place at once */
     const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>);
-    a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && l.back == back_half::apart &&
-              l.chunks <= l.stride && l.heads * l.chunks <= places;
+    a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 &&
+              l.back == back_half::apart && l.chunks <= l.stride && l.heads * l.chunks <= places;
     vla_status status = VLA_OK;
     if (p->T > 0)
         status = l.dkp == 64 ? run_width<OP, 64, WIDE>(a, l, call, error) : run_width<OP, 128, WIDE>(a, l, call, error);
