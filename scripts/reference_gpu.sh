@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The committed reference record of the GPU kernels, in two halves, since a machine with the device may have no gnuplot:
-#   scripts/reference_gpu.sh measure [DIR]   on the device: records, the most important first; about six minutes on an H200 and 16 cores
+#   scripts/reference_gpu.sh measure [DIR]   on the device: records, the most important first; about ten minutes on an H200 and 16 cores
 #   scripts/reference_gpu.sh grid    [DIR]   on the device: every form over a grid of sizes, for the selector's table
 #   scripts/reference_gpu.sh render  [DIR]   anywhere: verdicts and figures from those records
 # DIR is plots/reference/h200 unless given. What is there already is not measured again: delete a file to renew it.
@@ -36,10 +36,12 @@ measure() {
   local all=vla,softmax,linear,delta,decay
   local crossings=(--crossover vla,softmax --crossover delta,softmax --crossover linear,softmax)
   # latency, C1, C5, C11
-  measured d64 60 --op $all --d 64 --T 512-${long}x2 "${crossings[@]}" --peak
-  measured d128 90 --op $all --d 128 --T 512-${long}x2 "${crossings[@]}"
+  measured d64 120 --op $all --d 64 --T 512-${long}x2 "${crossings[@]}" --peak
+  measured d128 150 --op $all --d 128 --T 512-${long}x2 "${crossings[@]}"
   # float32 tensors, products of tf32, beside bf16
   measured tf32 20 --op vla,delta,linear --dtype tf32 --d 64,128 --T 1k,4k,16k,64k --crossover none
+  # a million tokens of 16 heads
+  [ "$quick" = 1 ] || measured long_heads 90 --op vla --d 64 --T 64k,1M --crossover none --min-samples 3
   # C6
   measured launch 10 --op vla --form stepwise,recurrent --d 64 --T 1k,4k --crossover none
   measured launch_stream 10 --op vla --form stepwise,recurrent --d 64 --T 1k,4k --crossover none --launch stream
@@ -50,13 +52,12 @@ measure() {
   # C18
   measured decode 25 --mode decode --op vla,softmax,linear,delta,decay,rls --d 64 --depth $contexts
   # crossover against d and against B*H, with those of d64 and d128
-  measured width 20 --op vla,softmax --d 32,96 --T 512-${mid}x2 --crossover vla,softmax
-  measured heads 30 --op vla,softmax --d 64 --H 1,4,64 --T 512-${more}x2 --crossover vla,softmax
+  measured width 45 --op vla,softmax --d 32,96 --T 512-${mid}x2 --crossover vla,softmax
+  measured heads 60 --op vla,softmax --d 64 --H 1,4,64 --T 512-${more}x2 --crossover vla,softmax
   # C19
   [ "$quick" = 1 ] || measured long 60 --op softmax,vla --H 1 --d 64 --T 64k,128k,1M --crossover none --min-samples 3
   measured decode_batch 25 --mode decode --op $all --B 64 --d 128 --depth $batch
   measured cold 20 --op vla,softmax --d 64 --T 512-${mid}x2 --crossover vla,softmax --cache cold
-  [ "$quick" = 1 ] || measured long_heads 90 --op vla --d 64 --T 64k,1M --crossover none --min-samples 3
   return "$failed"
 }
 
