@@ -112,9 +112,9 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
         __syncthreads();
 #pragma unroll
         for (int w = 0; w < WARPS; w++) diagonal = fmaxf(diagonal, shared.top[w]);
-        /* A sigma, with sigma a power of four that brings the diagonal to 1 */
+        /* sigma, a power of four that brings the diagonal to 1: of -A from here on */
         const float sigma = power_of_four(diagonal);
-        scale_all<DK, WARPS>(A, -sigma);
+        scale_all<DK, WARPS>(A, sigma);
         recur<DK, WARPS>(A, shared, a, at, steps, sigma, warp, lane);
     }
 }

@@ -268,7 +268,7 @@ __device__ __forceinline__ void lone_tokens(lower_tiles<DK> &N, SHARED &shared, 
             }
         }
         upper = group_sum(upper, 4), lower = group_sum(lower, 4);
-        write_unit(x, upper, lower, -1.0f, out + (int64_t)step * KT * 32);
+        write_unit(x, upper, lower, out + (int64_t)step * KT * 32);
     };
     tokens.first();
     project(0);

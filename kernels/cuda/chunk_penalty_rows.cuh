@@ -218,11 +218,10 @@ __device__ __forceinline__ void fetch(penalty_shared<DK, WARPS> &shared, const a
     copy_commit();
 }
 
-/* Sixteen rows scaled by the root of their squares' sum, and to `out`, with their sign or the other. */
-template <int T>
-__device__ __forceinline__ void write_unit(float (&x)[T][2][4], float upper, float lower, float sign, frag *out)
+/* Sixteen rows of -x, x of unit length, their squares' sums given, to `out`. */
+template <int T> __device__ __forceinline__ void write_unit(float (&x)[T][2][4], float upper, float lower, frag *out)
 {
-    upper = upper == 0 ? 0.0f : sign * quick_rsqrt(upper), lower = lower == 0 ? 0.0f : sign * quick_rsqrt(lower);
+    upper = upper == 0 ? 0.0f : -quick_rsqrt(upper), lower = lower == 0 ? 0.0f : -quick_rsqrt(lower);
 #pragma unroll
     for (int m = 0; m < T; m++) {
 #pragma unroll
@@ -238,14 +237,14 @@ __device__ __forceinline__ void write_directions(float (&x)[DK / 16 / WARPS][2][
     float upper = 0, lower = 0;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) upper += shared.squares[w][lane / 4], lower += shared.squares[w][lane / 4 + 8];
-    write_unit(x, upper, lower, 1.0f, out);
+    write_unit(x, upper, lower, out);
 }
 
-/* The tokens of `steps` sixteens from chunk `at` on. A is A sigma, its column tiles starting from the warp's own rows,
- * and L L^T = sigma I + Z U^T, so that every operand is near 1. Of several warps one factors while the others multiply,
- * and directions are written a step late, when their squares are known, by warps that do not factor. */
+/* The tokens of `steps` sixteens from chunk `at` on. N is -A sigma, its column tiles starting from the warp's own rows,
+ * so that every operand is near 1: Z = U N, L L^T = sigma I - Z U^T, W = L^-1 Z, N += W^T W, -X = K N + tril(K W^T) W.
+ * One warp factors, and directions are written a step late, when their squares are known, by those that do not. */
 template <int DK, int WARPS>
-__device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<DK, WARPS> &shared, const arguments &a,
+__device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &N, penalty_shared<DK, WARPS> &shared, const arguments &a,
                                       int64_t at, int steps, float sigma, int warp, int lane)
 {
     using form = penalty_shape<DK, WARPS>;
@@ -265,7 +264,7 @@ __device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<
             const frag u = U[(first + k) % KT][lane], key = K[(first + k) % KT][lane];
 #pragma unroll
             for (int m = 0; m < T; m++) {
-                const frag p = pack_tile<M>(A[m][k][0], A[m][k][1]);
+                const frag p = pack_tile<M>(N[m][k][0], N[m][k][1]);
                 mma_t<M>(z[m], u, p);
                 mma_t<M>(x[m], key, p);
             }
@@ -273,9 +272,9 @@ __device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<
         float G[2][4] = {}, P[2][4] = {};
         if (owner && g / 2 == t) {
             if (g % 2)
-                G[0][1] = G[1][3] = sigma;
+                G[0][1] = G[1][3] = -sigma;
             else
-                G[0][0] = G[1][2] = sigma;
+                G[0][0] = G[1][2] = -sigma;
         }
 #pragma unroll
         for (int m = 0; m < T; m++) {
@@ -342,16 +341,16 @@ __device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<
         __syncthreads();
 #pragma unroll
         for (int n = 0; n < KT; n++) {
-            const frag right = negate(n < T ? W[n % T] : shared.exchange[0][(first + n) % KT][lane]);
+            const frag right = n < T ? W[n % T] : shared.exchange[0][(first + n) % KT][lane];
 #pragma unroll
-            for (int m = 0; m < T; m++) mma_t<M>(A[m][n], W[m], right);
+            for (int m = 0; m < T; m++) mma_t<M>(N[m][n], W[m], right);
         }
         float KW[2][4] = {};
         mma_t<M>(KW, KZ, L);
         if (2 * t > g) KW[0][0] = KW[1][2] = 0; /* a later direction than the key's own token */
         if (2 * t + 1 > g) KW[0][1] = KW[1][3] = 0;
         KW[1][0] = KW[1][1] = 0;
-        const frag left = negate(pack_tile<M>(KW[0], KW[1]));
+        const frag left = pack_tile<M>(KW[0], KW[1]);
         float upper = 0, lower = 0;
 #pragma unroll
         for (int m = 0; m < T; m++) {
