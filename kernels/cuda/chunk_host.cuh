@@ -19,39 +19,26 @@ enum class back_half { beside, apart, brief };
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {
     int64_t heads, chunks, stride, segments, bytes;
-    int per_segment, warps, dkp, dvp, walks;
+    int per_segment, dkp, dvp, walks;
     back_half back;
     int64_t U, K, X, maps, columns, states, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
 
-/* Blocks of penalty that a multiprocessor takes. */
-static int penalty_blocks(int dkp, int warps)
+/* An inverse costs about a chunk (two at 128): the length of segments that ends soonest, over the waves of segments
+ * that a device takes, the end state's among them. Lone warps (dk to 64) find two places a scheduler, and take 8
+ * instead of 5 where they share it. At 128 the first segments of `fresh` heads need no inverse and may wait for the end
+ * states' places (chunk_penalty.cuh). */
+static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, bool fresh)
 {
-    return dkp == 128   ? penalty_shape<128, 4>::blocks
-           : warps == 2 ? penalty_shape<64, 2>::blocks
-                        : penalty_shape<64, 1>::blocks;
-}
-
-/* Warps a segment of penalty: more where there are too few segments to fill the device, unless a chunk each keeps
- * nearly every scheduler at one warp. */
-static int warps_a_segment(int64_t heads, int64_t chunks, int dkp)
-{
-    if (dkp == 128) return 4;
-    const int64_t blocks = heads * (chunks + 1), schedulers = 4 * (int64_t)vla_cuda_sm_count();
-    if (blocks <= schedulers && 4 * blocks >= 3 * schedulers) return 1;
-    return blocks <= 2 * (int64_t)vla_cuda_sm_count() * penalty_shape<64, 2>::blocks ? 2 : 1;
-}
-
-/* An inverse costs about a chunk (two at 128): the length of segments that ends soonest, over the waves of blocks that
- * a device takes, the end state's among them. */
-static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, int warps)
-{
-    const int64_t at_once = (int64_t)vla_cuda_sm_count() * penalty_blocks(dkp, warps), inverse = dkp == 64 ? 1 : 2,
-                  most = 128;
+    const int blocks = dkp == 64 ? penalty_shape<64, 1>::blocks : penalty_shape<128, 4>::blocks;
+    const int64_t at_once = (int64_t)vla_cuda_sm_count() * blocks, inverse = dkp == 64 ? 1 : 2, most = 128;
     int64_t best = 1, least = INT64_MAX;
     for (int64_t each = 1; each <= most && each <= (chunks > 1 ? chunks : 1); each++) {
-        const int64_t blocks = heads * ((chunks + each - 1) / each + 1),
-                      time = (blocks + at_once - 1) / at_once * (inverse + each);
+        const int64_t segments = heads * ((chunks + each - 1) / each + 1),
+                      spare = fresh && dkp == 128 && segments <= at_once + heads ? heads : 0,
+                      waves = (segments - spare + at_once - 1) / at_once,
+                      alone = dkp == 64 && 2 * (segments - (waves - 1) * at_once) <= at_once,
+                      time = (8 * waves - (alone ? 3 : 0)) * (inverse + each);
         if (time < least) least = time, best = each;
     }
     return (int)best;
@@ -73,7 +60,8 @@ template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks,
     return OP == VLA_VLA && dkp == 64 ? back_half::brief : back_half::beside;
 }
 
-template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
+/* fresh: the run does not go on from a state. */
+template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
 {
     layout l = {};
     l.heads = p->B * p->H, l.chunks = (p->T + C - 1) / C;
@@ -99,8 +87,7 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p)
     l.stride = l.chunks < 1 ? 1 : l.chunks < fit ? l.chunks : fit > 1 ? fit : 1;
     const int64_t stretches = l.chunks > 0 ? (l.chunks + l.stride - 1) / l.stride : 1; /* of one length, or nearly */
     l.stride = l.chunks > 0 ? (l.chunks + stretches - 1) / stretches : 1;
-    l.warps = warps_a_segment(l.heads, l.stride, l.dkp);
-    l.per_segment = OP == VLA_VLA ? chunks_a_segment(l.heads, l.stride, l.dkp, l.warps) : 1;
+    l.per_segment = OP == VLA_VLA ? chunks_a_segment(l.heads, l.stride, l.dkp, fresh) : 1;
     l.segments = (l.stride + l.per_segment - 1) / l.per_segment;
     int64_t at = 0;
     const auto take = [&](int64_t bytes) {
@@ -127,7 +114,8 @@ template <vla_op OP, bool WIDE> vla_status workspace(const vla_problem *p, int, 
     if (!vla_size_mul(p->B, p->H, &heads) || !vla_size_mul(heads, (int64_t)1 << 24, &most))
         return vla_fail(error, VLA_ERR_MEMORY, "B*H %lld x %lld: the workspace is beyond 64-bit sizes", (long long)p->B,
                         (long long)p->H);
-    *bytes = plan<OP, WIDE>(p).bytes;
+    const int64_t one = plan<OP, WIDE>(p, true).bytes, other = plan<OP, WIDE>(p, false).bytes;
+    *bytes = one > other ? one : other;
     return VLA_OK;
 }
 
@@ -195,7 +183,7 @@ vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *er
 }
 
 template <vla_op OP, int DK, bool WIDE>
-vla_status launch_stretch(const arguments &a, int warps, back_half back, cudaStream_t stream, vla_error *error)
+vla_status launch_stretch(const arguments &a, back_half back, cudaStream_t stream, vla_error *error)
 {
     constexpr int THREADS = 32 * sizes<DK>::warps;
     constexpr bool WITH_U = OP == VLA_VLA;
@@ -214,9 +202,7 @@ vla_status launch_stretch(const arguments &a, int warps, back_half back, cudaStr
         if (status == VLA_OK) status = launch_penalty<128, 4>(a, stream, error);
     if constexpr (WITH_U && DK == 64)
         if (status == VLA_OK)
-            status = warps == 2 ? launch_penalty<64, 2>(a, stream, error)
-                     : a.early  ? launch_penalty<64, 1, 4>(a, stream, error)
-                                : launch_penalty<64, 1>(a, stream, error);
+            status = a.lone ? launch_penalty<64, 1, 4>(a, stream, error) : launch_penalty<64, 1>(a, stream, error);
     if (status != VLA_OK) return status;
     if constexpr (!WIDE) {
         if constexpr (OP == VLA_VLA && DK == 64)
@@ -257,7 +243,7 @@ vla_status run_width(arguments a, const layout &l, const vla_call *call, vla_err
         a.segments = (a.chunks + a.per_segment - 1) / a.per_segment;
         a.A_end = last && OP == VLA_VLA ? (float *)t->A : NULL;
         a.n_end = last && OP != VLA_DELTA ? (float *)t->n : NULL;
-        const vla_status status = launch_stretch<OP, DK, WIDE>(a, l.warps, l.back, stream, error);
+        const vla_status status = launch_stretch<OP, DK, WIDE>(a, l.back, stream, error);
         if (status != VLA_OK) return status;
     }
     return VLA_OK;
@@ -267,7 +253,7 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
 {
     const vla_problem *p = call->problem;
     const vla_tensors *t = call->tensors;
-    const layout l = plan<OP, WIDE>(p);
+    const layout l = plan<OP, WIDE>(p, !call->tensors->state_in);
     if (l.heads == 0) return VLA_OK;
     if (l.heads * (l.stride + l.walks) > 2147483647 || l.heads * (l.dvp / 8) > 2147483647)
         return vla_fail(error, VLA_ERR_UNSUPPORTED, "B*H %lld: more than 2^31 blocks", (long long)l.heads);
@@ -295,11 +281,12 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
-    a.lone = l.warps == 1;
     /* where all blocks of each kernel find a place at once */
     const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>);
     a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 &&
               l.back == back_half::apart && l.chunks <= l.stride && l.heads * l.chunks <= places;
+    /* one warp of penalty a scheduler, four a block */
+    a.lone = a.early && l.dkp == 64 && l.heads * (l.segments + 1) > 3 * (int64_t)vla_cuda_sm_count();
     vla_status status = VLA_OK;
     if (p->T > 0)
         status = l.dkp == 64 ? run_width<OP, 64, WIDE>(a, l, call, error) : run_width<OP, 128, WIDE>(a, l, call, error);

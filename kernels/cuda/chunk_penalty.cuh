@@ -31,10 +31,12 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
     const int lane = (int)threadIdx.x % 32, own = UNITS > 1 ? warp_number() : 0;
     penalty_shared<DK, WARPS> &shared = ((penalty_shared<DK, WARPS> *)raw)[own];
     const int warp = warp_of_segment<DK, WARPS>(&shared.salt);
-    const int64_t places = a.segments + (a.A_end ? 1 : 0); /* one more, of no tokens, for the end state's A */
-    const int64_t unit = (int64_t)blockIdx.x * UNITS + own, head = unit / places, segment = unit % places,
+    /* The end states come first, segments of no tokens, and the first segments of fresh heads, which have nothing to
+     * invert, last: where places are few those may take the ones that end states leave. */
+    const uint32_t heads = (uint32_t)a.heads, unit = blockIdx.x * UNITS + (uint32_t)own;
+    const int64_t head = unit % heads, segment = a.segments + (a.A_end ? 1 : 0) - 1 - (int64_t)(unit / heads),
                   chunk0 = segment * a.per_segment;
-    if (head >= a.heads) return;
+    if (segment < 0) return;
     const int64_t left = a.chunks - chunk0, count = segment == a.segments  ? 0
                                                     : left < a.per_segment ? left
                                                                            : a.per_segment;
@@ -49,30 +51,53 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
 #pragma unroll
     for (int r = 0; r < DK; r += 32)
         top = fmaxf(top, fabsf(__ldcg((const float *)M + result_index(r + lane, r + lane))));
-    matrix_rows<DK, WARPS> A;
-    load_rows<DK, WARPS>(A, M, shared, warp, lane);
+    if constexpr (WARPS == 1) {
+        const int zero = (int)(a.T >> 63);
+        const ring_tokens<DK> tokens = {shared, a, at, steps, lane};
+        lower_tiles<DK> N;
+        const auto load = [&](int m) {
+            const float4 x = __ldcg(M + 64 * m + lane), y = __ldcg(M + 64 * m + 32 + lane);
+            float(&c)[2][4] = N[m];
+            c[0][0] = x.x, c[0][1] = x.y, c[0][2] = x.z, c[0][3] = x.w;
+            c[1][0] = y.x, c[1][1] = y.y, c[1][2] = y.z, c[1][3] = y.w;
+        };
+        load(0);
+        M += __float_as_int(N[0][0][0] + N[0][1][0] + top) & zero; /* the first tile does not wait for the others */
+#pragma unroll
+        for (int m = 1; m < KT * (KT + 1) / 2; m++) load(m);
+        lone_sweeps<DK>(N, shared, root_below(warp_top(top)), zero, lane, [&](int i) {
+            if (i > 0 && i <= tokens.ahead) tokens.ask(i - 1);
+        });
+        if (count > 0) {
+            lone_tokens<DK>(N, shared, tokens, a.X + at * sizes<DK>::tiles, steps, zero, lane);
+            return;
+        }
+        lone_end<DK>(N, a, head, lane);
+    } else {
+        const int g = lane / 4, t = lane % 4;
+        matrix_rows<DK, WARPS> A;
+        const bool fresh = segment == 0 && a.first && !a.resume;
+        if (!fresh) load_rows<DK, WARPS>(A, M, shared, warp, lane);
 #pragma unroll 1
-    for (int step = 0; step + 1 < form::stages; step++) fetch<DK, WARPS>(shared, a, at, step, steps, warp, lane);
-    const float root = root_below(warp_top(top));
-    if constexpr (WARPS == 1)
-        lone_segment<DK>(A, shared, a, at, steps, root, lane);
-    else
-        sweep<DK, WARPS>(A, shared, root, warp, lane);
-    const int g = lane / 4, t = lane % 4;
-    if (count == 0) {
-        const float back = first_bad(a, head) < a.T ? NAN : -(float)a.dk;
+        for (int step = 0; step + 1 < form::stages; step++) fetch<DK, WARPS>(shared, a, at, step, steps, warp, lane);
+        if (fresh)
+            set_diagonal<DK, WARPS>(A, -1 / a.diagonal, warp, lane);
+        else
+            sweep<DK, WARPS>(A, shared, root_below(warp_top(top)), warp, lane);
+        if (count == 0) {
+            const float back = -end_scale(a, head);
 #pragma unroll
-        for (int m = 0; m < T; m++)
+            for (int m = 0; m < T; m++)
 #pragma unroll
-            for (int n = 0; n < KT; n++)
+                for (int n = 0; n < KT; n++)
 #pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    const int r = 16 * (warp * T + m) + g + 8 * (i % 4 / 2), c = 16 * n + 8 * (i / 4) + 2 * t + i % 2;
-                    if (r < a.dk && c < a.dk) a.A_end[(head * a.dk + r) * a.dk + c] = A[m][n][i / 4][i % 4] * back;
-                }
-        return;
-    }
-    if constexpr (WARPS > 1) {
+                    for (int i = 0; i < 8; i++) {
+                        const int r = 16 * (warp * T + m) + g + 8 * (i % 4 / 2),
+                                  c = 16 * n + 8 * (i / 4) + 2 * t + i % 2;
+                        if (r < a.dk && c < a.dk) a.A_end[(head * a.dk + r) * a.dk + c] = A[m][n][i / 4][i % 4] * back;
+                    }
+            return;
+        }
 #pragma unroll 1
         for (int i = 0; i < warp * T; i++) rotate<DK, WARPS>(A);
         float diagonal = 0;
@@ -87,9 +112,9 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
         __syncthreads();
 #pragma unroll
         for (int w = 0; w < WARPS; w++) diagonal = fmaxf(diagonal, shared.top[w]);
-        /* A sigma, with sigma a power of four that brings the diagonal to 1 */
+        /* sigma, a power of four that brings the diagonal to 1: of -A from here on */
         const float sigma = power_of_four(diagonal);
-        scale_all<DK, WARPS>(A, -sigma);
+        scale_all<DK, WARPS>(A, sigma);
         recur<DK, WARPS>(A, shared, a, at, steps, sigma, warp, lane);
     }
 }

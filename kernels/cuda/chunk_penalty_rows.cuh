@@ -11,8 +11,6 @@ namespace chunked
 template <int DK, int WARPS> struct penalty_shape {
     static constexpr int KT = DK / 16, T = KT / WARPS, threads = 32 * WARPS, stages = 3,
                          blocks = 8 * (64 * 64) / (DK * DK) / (DK == 64 ? WARPS : 1); /* a multiprocessor */
-    static constexpr bool all_W = DK == 64; /* every warp makes all of W, rather than its part and a barrier more */
-    static constexpr bool together = T * KT > 8; /* K A beside U A: no registers to keep A packed in */
 };
 
 template <int DK, int WARPS> struct penalty_shared {
@@ -21,18 +19,25 @@ template <int DK, int WARPS> struct penalty_shared {
     frag exchange[2][WARPS > 1 ? form::KT : 1][32];   /* Z^T by parity or W^T; in the sweep W^T, high and low parts */
     float4 P[WARPS][2][32];                           /* a warp's part of K Z^T */
     float G[WARPS][FACTOR_MATRIX], unit[FACTOR_UNIT]; /* of Z U^T */
+    float4 left[WARPS > 1 ? form::T : 1][2][32]; /* directions of the warp that will factor, not yet of unit length */
     frag KZ[32];
     __half factor[2][FACTOR_TILE]; /* (L^-1)^T; in the sweep high and low parts */
     float squares[WARPS][16], top[WARPS];
     int salt;
-    small_matrix
-        mirror[WARPS == 1 ? DK / 16 * (DK / 16 - 1) / 2 : 1]; /* of a lone warp: a matrix a tile below the diagonal */
 };
 /* Tiles of M below the diagonal pass through the memory of these two first. */
 template <int DK, int WARPS>
 constexpr bool penalty_scratch_fits = sizeof(small_matrix) * (DK / 16) * (DK / 16 - 1) / 2 <=
                                       sizeof(penalty_shared<DK, WARPS>::input) +
                                           sizeof(penalty_shared<DK, WARPS>::exchange);
+
+/* Zeros instead, and nothing read, where not. */
+__device__ __forceinline__ void copy_async_if(bool there, void *to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
 
 template <int WARPS> __device__ __forceinline__ void segment_barrier()
 {
@@ -45,7 +50,6 @@ template <int WARPS> __device__ __forceinline__ void segment_barrier()
 /* [row tile][column tile] of a warp's rows. */
 template <int DK, int WARPS> using matrix_rows = float[DK / 16 / WARPS][DK / 16][2][4];
 
-/* A lone warp leaves what is above the diagonal. */
 template <int DK, int WARPS>
 __device__ __forceinline__ void load_rows(matrix_rows<DK, WARPS> &A, const float4 *M, penalty_shared<DK, WARPS> &shared,
                                           int warp, int lane)
@@ -62,22 +66,20 @@ __device__ __forceinline__ void load_rows(matrix_rows<DK, WARPS> &A, const float
                 c[0][0] = x.x, c[0][1] = x.y, c[0][2] = x.z, c[0][3] = x.w;
                 c[1][0] = y.x, c[1][1] = y.y, c[1][2] = y.z, c[1][3] = y.w;
             }
-    if constexpr (WARPS > 1) {
-        static_assert(penalty_scratch_fits<DK, WARPS>, "M does not fit where it is turned");
-        small_matrix *scratch = (small_matrix *)&shared;
+    static_assert(penalty_scratch_fits<DK, WARPS>, "M does not fit where it is turned");
+    small_matrix *scratch = (small_matrix *)&shared;
 #pragma unroll
-        for (int m = 0; m < T; m++)
+    for (int m = 0; m < T; m++)
 #pragma unroll
-            for (int n = 0; n < KT; n++)
-                if (n < warp * T + m) small_store(scratch[tile_below(warp * T + m - 1, n)], A[m][n], lane);
-        segment_barrier<WARPS>();
+        for (int n = 0; n < KT; n++)
+            if (n < warp * T + m) small_store(scratch[tile_below(warp * T + m - 1, n)], A[m][n], lane);
+    segment_barrier<WARPS>();
 #pragma unroll
-        for (int m = 0; m < T; m++)
+    for (int m = 0; m < T; m++)
 #pragma unroll
-            for (int n = 0; n < KT; n++)
-                if (n > warp * T + m) small_load_transposed(A[m][n], scratch[tile_below(n - 1, warp * T + m)], lane);
-        segment_barrier<WARPS>();
-    }
+        for (int n = 0; n < KT; n++)
+            if (n > warp * T + m) small_load_transposed(A[m][n], scratch[tile_below(n - 1, warp * T + m)], lane);
+    segment_barrier<WARPS>();
 }
 
 template <int DK, int WARPS> __device__ __forceinline__ void scale_all(matrix_rows<DK, WARPS> &A, float by)
@@ -88,6 +90,22 @@ template <int DK, int WARPS> __device__ __forceinline__ void scale_all(matrix_ro
         for (int n = 0; n < DK / 16; n++)
 #pragma unroll
             for (int i = 0; i < 8; i++) A[m][n][i / 4][i % 4] *= by;
+}
+
+template <int DK, int WARPS>
+__device__ __forceinline__ void set_diagonal(matrix_rows<DK, WARPS> &A, float x, int warp, int lane)
+{
+    const int g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int m = 0; m < DK / 16 / WARPS; m++)
+#pragma unroll
+        for (int n = 0; n < DK / 16; n++)
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const bool diagonal =
+                    warp * (DK / 16 / WARPS) + m == n && g + 8 * (i % 4 / 2) == 8 * (i / 4) + 2 * t + i % 2;
+                A[m][n][i / 4][i % 4] = diagonal ? x : 0.0f;
+            }
 }
 
 /* A power of two whose square brings x near 1, for any positive x that is not at the ends of float's range. */
@@ -139,7 +157,7 @@ __device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &A, penalty_shared<
                 }
             __syncwarp();
             factor_columns<1>(column, shared.G + warp, shared.unit, lane);
-            factor_invert(column);
+            factor_invert(column, shared.G[warp]);
 #pragma unroll
             for (int i = 0; i < 16; i++) column[i] *= root;
             factor_keep_split(shared.factor[0], shared.factor[1], column, lane);
@@ -184,27 +202,26 @@ __device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &A, penalty_shared<
     }
 }
 
+/* U and K of a sixteen of tokens asked for; nothing of one beyond the last, without a branch. */
 template <int DK, int WARPS>
 __device__ __forceinline__ void fetch(penalty_shared<DK, WARPS> &shared, const arguments &a, int64_t at, int step,
                                       int steps, int warp, int lane)
 {
     using form = penalty_shape<DK, WARPS>;
-    if (step < steps) {
-        const int64_t from = at * sizes<DK>::tiles + ((int64_t)step * form::KT + warp * form::T) * 32 + lane;
-        frag(*to)[form::KT][32] = shared.input[step % form::stages];
+    const int64_t from = at * sizes<DK>::tiles + ((int64_t)step * form::KT + warp * form::T) * 32 + lane;
+    frag(*to)[form::KT][32] = shared.input[step % form::stages];
 #pragma unroll
-        for (int m = 0; m < form::T; m++) {
-            copy_async(&to[0][warp * form::T + m][lane], a.U + from + m * 32);
-            copy_async(&to[1][warp * form::T + m][lane], a.K + from + m * 32);
-        }
+    for (int m = 0; m < form::T; m++) {
+        copy_async_if(step < steps, &to[0][warp * form::T + m][lane], a.U + from + m * 32);
+        copy_async_if(step < steps, &to[1][warp * form::T + m][lane], a.K + from + m * 32);
     }
     copy_commit();
 }
 
-/* Sixteen rows scaled by the root of their squares' sum, and to `out`. */
+/* Sixteen rows of -x, x of unit length, their squares' sums given, to `out`. */
 template <int T> __device__ __forceinline__ void write_unit(float (&x)[T][2][4], float upper, float lower, frag *out)
 {
-    upper = upper == 0 ? 0.0f : quick_rsqrt(upper), lower = lower == 0 ? 0.0f : quick_rsqrt(lower);
+    upper = upper == 0 ? 0.0f : -quick_rsqrt(upper), lower = lower == 0 ? 0.0f : -quick_rsqrt(lower);
 #pragma unroll
     for (int m = 0; m < T; m++) {
 #pragma unroll
@@ -223,11 +240,11 @@ __device__ __forceinline__ void write_directions(float (&x)[DK / 16 / WARPS][2][
     write_unit(x, upper, lower, out);
 }
 
-/* The tokens of `steps` sixteens from chunk `at` on. A is A sigma, its column tiles starting from the warp's own rows,
- * and L L^T = sigma I + Z U^T, so that every operand is near 1. Of several warps one factors while the others multiply,
- * and directions are written a step late, when their squares are known. */
+/* The tokens of `steps` sixteens from chunk `at` on. N is -A sigma, its column tiles starting from the warp's own rows,
+ * so that every operand is near 1: Z = U N, L L^T = sigma I - Z U^T, W = L^-1 Z, N += W^T W, -X = K N + tril(K W^T) W.
+ * One warp factors, and directions are written a step late, when their squares are known, by those that do not. */
 template <int DK, int WARPS>
-__device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<DK, WARPS> &shared, const arguments &a,
+__device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &N, penalty_shared<DK, WARPS> &shared, const arguments &a,
                                       int64_t at, int steps, float sigma, int warp, int lane)
 {
     using form = penalty_shape<DK, WARPS>;
@@ -240,35 +257,24 @@ __device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<
     for (int step = 0; step < steps; step++) {
         const auto &U = shared.input[step % form::stages][0], &K = shared.input[step % form::stages][1];
         const bool owner = warp == step % WARPS;
-        frag packed[form::together ? 1 : T][KT], Z[T];
+        frag Z[T];
         float x[T][2][4] = {}, z[T][2][4] = {};
 #pragma unroll
         for (int k = 0; k < KT; k++) {
-            const frag u = U[(first + k) % KT][lane];
-            frag key;
-            if (form::together) key = K[(first + k) % KT][lane];
+            const frag u = U[(first + k) % KT][lane], key = K[(first + k) % KT][lane];
 #pragma unroll
             for (int m = 0; m < T; m++) {
-                frag &p = packed[form::together ? 0 : m][k];
-                p = pack_tile<M>(A[m][k][0], A[m][k][1]);
+                const frag p = pack_tile<M>(N[m][k][0], N[m][k][1]);
                 mma_t<M>(z[m], u, p);
-                if (form::together) mma_t<M>(x[m], key, p);
+                mma_t<M>(x[m], key, p);
             }
         }
-        const auto key_product = [&]() {
-#pragma unroll
-            for (int k = 0; k < KT; k++) {
-                const frag key = K[(first + k) % KT][lane];
-#pragma unroll
-                for (int m = 0; m < T; m++) mma_t<M>(x[m], key, packed[form::together ? 0 : m][k]);
-            }
-        };
         float G[2][4] = {}, P[2][4] = {};
         if (owner && g / 2 == t) {
             if (g % 2)
-                G[0][1] = G[1][3] = sigma;
+                G[0][1] = G[1][3] = -sigma;
             else
-                G[0][0] = G[1][2] = sigma;
+                G[0][0] = G[1][2] = -sigma;
         }
 #pragma unroll
         for (int m = 0; m < T; m++) {
@@ -281,20 +287,34 @@ __device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<
         for (int h = 0; h < 2; h++) shared.P[warp][h][lane] = make_float4(P[h][0], P[h][1], P[h][2], P[h][3]);
         frag W[T];
 #pragma unroll
-        for (int m = 0; m < T; m++) {
-            W[m] = transpose(Z[m]);
-            if constexpr (form::all_W) shared.exchange[step % 2][first + m][lane] = W[m];
-        }
+        for (int m = 0; m < T; m++) W[m] = transpose(Z[m]);
         segment_barrier<WARPS>();
-        if (step > 0) write_directions<DK, WARPS>(waiting, shared, out + (int64_t)(step - 1) * KT * 32, lane);
-        fetch<DK, WARPS>(shared, a, at, step + form::stages - 1, steps, warp, lane);
+        if (!owner) {
+            if (step > 0) {
+                frag *to = out + (int64_t)(step - 1) * KT * 32;
+                write_directions<DK, WARPS>(waiting, shared, to, lane);
+                if (warp == (step + WARPS / 2) % WARPS) {
+#pragma unroll
+                    for (int m = 0; m < T; m++)
+#pragma unroll
+                        for (int h = 0; h < 2; h++) {
+                            const float4 part = shared.left[m][h][lane];
+                            float(&c)[4] = waiting[m][h];
+                            c[0] = part.x, c[1] = part.y, c[2] = part.z, c[3] = part.w;
+                        }
+                    write_directions<DK, WARPS>(waiting, shared, to + (step % WARPS * T - first) * 32, lane);
+                }
+            }
+            fetch<DK, WARPS>(shared, a, at, step + form::stages - 1, steps, warp, lane);
+            copy_wait<form::stages - 2>();
+        } else {
+            copy_wait<form::stages - 3>();
+        }
         if (owner) {
             float column[16];
             factor_columns<WARPS>(column, shared.G, shared.unit, lane);
-            factor_invert(column);
+            factor_invert(column, NULL);
             factor_keep(shared.factor[0], column, lane);
-        } else if (!form::together) {
-            key_product();
         }
         if (warp == (step + 1) % WARPS) {
             float sum[2][4] = {};
@@ -307,8 +327,8 @@ __device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<
                 }
             shared.KZ[lane] = pack_tile<M>(sum[0], sum[1]);
         }
-        copy_wait<form::stages - 2>();
         __syncthreads();
+        if (owner) fetch<DK, WARPS>(shared, a, at, step + form::stages - 1, steps, warp, lane);
         const frag KZ = shared.KZ[lane];
         const frag L = load_tile_transposed(shared.factor[0], FACTOR_PITCH, lane);
 #pragma unroll
@@ -316,33 +336,21 @@ __device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<
             float w[2][4] = {};
             mma_t<M>(w, W[m], L);
             W[m] = pack_tile<M>(w[0], w[1]);
-            if constexpr (!form::all_W) shared.exchange[0][first + m][lane] = W[m];
+            shared.exchange[0][first + m][lane] = W[m];
         }
-        if (!form::all_W) __syncthreads();
-        if (owner && !form::together) key_product();
+        __syncthreads();
 #pragma unroll
         for (int n = 0; n < KT; n++) {
-            frag right;
-            if (n < T) {
-                right = W[n];
-            } else {
-                right = shared.exchange[form::all_W ? step % 2 : 0][(first + n) % KT][lane];
-                if (form::all_W) {
-                    float w[2][4] = {};
-                    mma_t<M>(w, right, L);
-                    right = pack_tile<M>(w[0], w[1]);
-                }
-            }
-            right = negate(right);
+            const frag right = n < T ? W[n % T] : shared.exchange[0][(first + n) % KT][lane];
 #pragma unroll
-            for (int m = 0; m < T; m++) mma_t<M>(A[m][n], W[m], right);
+            for (int m = 0; m < T; m++) mma_t<M>(N[m][n], W[m], right);
         }
         float KW[2][4] = {};
         mma_t<M>(KW, KZ, L);
         if (2 * t > g) KW[0][0] = KW[1][2] = 0; /* a later direction than the key's own token */
         if (2 * t + 1 > g) KW[0][1] = KW[1][3] = 0;
         KW[1][0] = KW[1][1] = 0;
-        const frag left = negate(pack_tile<M>(KW[0], KW[1]));
+        const frag left = pack_tile<M>(KW[0], KW[1]);
         float upper = 0, lower = 0;
 #pragma unroll
         for (int m = 0; m < T; m++) {
@@ -359,6 +367,13 @@ __device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &A, penalty_shared<
         for (int m = 0; m < T; m++)
 #pragma unroll
             for (int i = 0; i < 8; i++) waiting[m][i / 4][i % 4] = x[m][i / 4][i % 4];
+        if (warp == (step + 1) % WARPS) { /* it will have no time to */
+#pragma unroll
+            for (int m = 0; m < T; m++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    shared.left[m][h][lane] = make_float4(x[m][h][0], x[m][h][1], x[m][h][2], x[m][h][3]);
+        }
     }
     __syncthreads();
     write_directions<DK, WARPS>(waiting, shared, out + (int64_t)(steps - 1) * KT * 32, lane);

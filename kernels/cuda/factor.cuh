@@ -39,7 +39,7 @@ constexpr int FACTOR_UNIT = FACTOR_MATRIX + 16;
 __device__ __forceinline__ void factor_unit(float *unit, int thread, int threads)
 {
     for (int i = thread; i < FACTOR_UNIT; i += threads)
-        unit[i] = i < FACTOR_MATRIX && i / FACTOR_ROW == i % FACTOR_ROW ? 1.0f : 0.0f;
+        unit[i] = i % (FACTOR_ROW + 1) == 0 && i < FACTOR_MATRIX ? 1.0f : 0.0f;
 }
 
 /* Columns of the symmetric matrix m[0] + m[1] + .. and of the identity. */
@@ -62,25 +62,42 @@ __device__ __forceinline__ void factor_columns(float (&a)[16], const float (*m)[
     }
 }
 
-__device__ __forceinline__ void factor_invert(float (&a)[16])
+/* m: the matrix in memory, where the first pair's columns are read from, or NULL. A matrix of the other sign gives L^-1
+ * too, with rows of any sign. `meanwhile` is called for what else is to be done, by parts 0 to 7; what it returns,
+ * zero, is waited for. */
+template <typename F> __device__ __forceinline__ void factor_invert(float (&a)[16], const float *m, F &&meanwhile)
 {
 #pragma unroll
     for (int j = 0; j < 16; j += 2) {
+        const int after = meanwhile(j / 2);
         float first[16], second[16]; /* columns j and j + 1 */
+        if (j == 0 && m) {
 #pragma unroll
-        for (int i = j; i < 16; i++) {
-            first[i] = __shfl_sync(FULL_WARP, a[i], j);
-            if (i > j) second[i] = __shfl_sync(FULL_WARP, a[i], j + 1);
+            for (int i = 0; i < 16; i += 4) {
+                const float4 x = *(const float4 *)(m + i), y = *(const float4 *)(m + FACTOR_ROW + i);
+                first[i] = x.x, first[i + 1] = x.y, first[i + 2] = x.z, first[i + 3] = x.w;
+                second[i] = y.x, second[i + 1] = y.y, second[i + 2] = y.z, second[i + 3] = y.w;
+            }
+        } else {
+#pragma unroll
+            for (int i = j; i < 16; i++) {
+                first[i] = __shfl_sync(FULL_WARP, a[i], i == j ? j | after : j);
+                if (i > j) second[i] = __shfl_sync(FULL_WARP, a[i], j + 1);
+            }
         }
         const float d = first[j], e = first[j + 1], f = second[j + 1];
         const float determinant = fmaf(d, f, -e * e), inverse = quick_reciprocal(determinant), u = a[j], v = a[j + 1];
-        const float x = fmaf(f, u, -e * v) * inverse, y = fmaf(d, v, -e * u) * inverse;
+        const float w = fmaf(d, v, -e * u), x = fmaf(f, u, -e * v) * inverse, y = w * inverse;
 #pragma unroll
         for (int i = j + 2; i < 16; i++) a[i] = fmaf(-first[i], x, fmaf(-second[i], y, a[i]));
-        /* the rows of L^-1: the pair's own factor has 1/sqrt(d) and sqrt(d / determinant) on its diagonal */
-        const float r = quick_reciprocal(d);
-        a[j] = u * quick_rsqrt(d), a[j + 1] = fmaf(-e * r, u, v) * quick_rsqrt(determinant * r);
+        /* the rows of L^-1: the pair's own factor has sqrt(d) and sqrt(determinant / d) on its diagonal */
+        const float scale = quick_rsqrt(fabsf(d));
+        a[j] = u * scale, a[j + 1] = w * (scale * quick_rsqrt(determinant));
     }
+}
+__device__ __forceinline__ void factor_invert(float (&a)[16], const float *m)
+{
+    factor_invert(a, m, [](int) { return 0; });
 }
 
 template <typename M> __device__ __forceinline__ void factor_rows(uint4 (&raw)[2], const float (&a)[16])
