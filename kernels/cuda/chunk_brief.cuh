@@ -360,7 +360,7 @@ __global__ void __launch_bounds__(shape<DK>::threads, shape<DK>::blocks) chunks(
         }
     }
     __syncthreads();
-    if (threadIdx.x == 32 * (WARPS - 1)) add_release(ready + 1, 1);
+    if (threadIdx.x == 32 * (WARPS - 1)) fence_copies(), add_release(ready + 1, 1);
     make_P<DK>(s, warp, lane);
     __syncthreads();
     const uint32_t Q = shared_address(s.Q) + plain_offset(PITCH, lane);

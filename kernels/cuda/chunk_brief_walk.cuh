@@ -2,12 +2,12 @@
  *
  * A block has sixteen rows of S of a head, two warps eight rows each, S^T as the accumulators of its own update: D^T is
  * the left operand, and what a warp packs of S^T is turned into the right one in registers, so that warps meet nobody.
- * Another warp brings the maps by asynchronous copies, as chunks say by their flags that they are there: one lane looks
- * at one chunk's flag, so that the copies of several follow one look. (Bulk copies would take fences of proxies on the
- * way from a chunk to here.)
+ * Another warp asks for the maps by bulk copies, as chunks say by their flags that they are there: one lane looks at
+ * one chunk's flag, so that the copies of several follow one look.
  *
  * Each state goes to memory, where its chunk waits for it. Who puts UNWRITTEN there, and what orders each hand-over:
- * chunk_walk.cuh. A place of the ring is filled again when both warps have arrived. */
+ * chunk_walk.cuh. A place of the ring is filled again when both warps have arrived; what they have read by loads, the
+ * asking thread's fence of proxies keeps before the copy. */
 #ifndef VLA_CUDA_CHUNK_BRIEF_WALK_CUH
 #define VLA_CUDA_CHUNK_BRIEF_WALK_CUH
 #include "kernels/cuda/chunk_walk.cuh"
@@ -44,34 +44,34 @@ template <int DK>
 __device__ __forceinline__ void bring_maps(walk_shared<DK> &s, const arguments &a, int64_t head, int strip, int lane)
 {
     using shared = walk_shared<DK>;
-    constexpr int TILES = sizes<DK>::KT;
+    constexpr uint32_t D = sizeof s.stage[0].D, B = sizeof s.stage[0].B;
     const int *ready = a.ready + head * (a.stride + 1) + 1;
     const int chunks = (int)a.chunks;
     int known = 0;
     ring_place<shared::STAGES> place;
     for (int c = 0; c < chunks; c++) {
-        auto &to = s.stage[place.stage];
         while (known <= c) {
             const bool there = c + lane < chunks && load_acquire(ready + c + lane) != 0;
             const unsigned mask = __ballot_sync(FULL_WARP, there);
-            __syncwarp(); /* each lane's acquire before all lanes' copies: a vote orders nothing */
+            __syncwarp(); /* each lane's acquire before the copies of the first: a vote orders nothing */
             known = c + (mask == FULL_WARP ? 32 : __ffs((int)~mask) - 1);
-            if (known <= c) __nanosleep(20);
+            if (known <= c)
+                __nanosleep(20);
+            else
+                fence_copies();
         }
-        if (c >= shared::STAGES) barrier_wait(shared_address(&s.empty[place.stage]), place.parity ^ 1);
-        const frag *D = map_of<DK>(a, head * a.stride + c) + lane,
-                   *B = added_of<DK>(a, head * a.stride + c, strip) + lane;
-#pragma unroll
-        for (int m = 0; m < TILES; m++) copy_async(&to.B[m][lane], B + m * 32);
-#pragma unroll
-        for (int k = 0; k < TILES; k++)
-#pragma unroll
-            for (int m = 0; m < TILES; m++) copy_async(&to.D[m][k][lane], D + (m * TILES + k) * 32);
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(&s.full[place.stage]))
-                     : "memory");
+        if (lane < warp_copy::lanes) {
+            if (c >= shared::STAGES) barrier_wait(shared_address(&s.empty[place.stage]), place.parity ^ 1);
+            reads_before_copies();
+            const warp_copy copies = {shared_address(&s.full[place.stage]), lane};
+            copies.expect(D + B);
+            copies.copy(shared_address(&s.stage[place.stage].B), added_of<DK>(a, head * a.stride + c, strip), B);
+            copies.copy(shared_address(&s.stage[place.stage].D), map_of<DK>(a, head * a.stride + c), D);
+            copies.done();
+        }
+        __syncwarp();
         place.advance();
     }
-    copy_wait<0>();
 }
 
 __device__ __forceinline__ void store_relaxed(uint2 *p, const uint2 &x)
@@ -96,7 +96,7 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
     constexpr int KT = DK / 16, STAGES = shared::STAGES;
     const int lane = (int)threadIdx.x % 32, warp = warp_number(), g = lane / 4, t = lane % 4, chunks = (int)a.chunks;
     if (threadIdx.x < STAGES) {
-        barrier_init(shared_address(&s.full[threadIdx.x]), 32);
+        barrier_init(shared_address(&s.full[threadIdx.x]), warp_copy::arrivals);
         barrier_init(shared_address(&s.empty[threadIdx.x]), shared::WARPS);
     }
     barriers_made();
