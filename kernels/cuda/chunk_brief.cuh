@@ -299,8 +299,8 @@ __global__ void __launch_bounds__(shape<DK>::threads, shape<DK>::blocks) chunks(
 #pragma unroll
         for (int i = 0; i < CT; i++) V[strip][i][lane] = R[i];
     }
-    __syncthreads();               /* n is there */
-    put_queries<rows>(s, a, left); /* and K's copies are waited for */
+    __syncthreads();                      /* n is there */
+    put_queries<rows, false>(s, a, left); /* and K's copies are waited for */
     __syncthreads();
     if (a.ratio) sum_scores<DK>(s, warp, lane);
     grid_wait();

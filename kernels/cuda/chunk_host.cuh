@@ -157,7 +157,7 @@ static size_t evenly(const arguments &a, int64_t blocks, int64_t shared, int64_t
 
 /* Chunks and the walks beside them, which take an eighth of the places of the device at most: they wait for blocks that
  * come later. */
-static vla_status launch_beside(void (*kernel)(const arguments), int threads, size_t shared, arguments a,
+static inline vla_status launch_beside(void (*kernel)(const arguments), int threads, size_t shared, arguments a,
                                 cudaStream_t stream, vla_error *error)
 {
     int places = 0;

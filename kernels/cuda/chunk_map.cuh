@@ -408,10 +408,13 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
         constexpr int TILES = CT * KT / WARPS;
         frag k[TILES], x[TILES];
         grid_wait();
+        const frag *const keys = a.K + at * sizes<DK>::tiles + threadIdx.x,
+                   *const directions = a.X + at * sizes<DK>::tiles + threadIdx.x;
+        const uint64_t policy = streamed();
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
-            const int64_t from = at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane;
-            const uint4 key = load_streamed(a.K + from, streamed()), direction = load_streamed(a.X + from, streamed());
+            const uint4 key = load_streamed(keys + i * 32 * WARPS, policy),
+                        direction = load_streamed(directions + i * 32 * WARPS, policy);
             k[i] = {{key.x, key.y, key.z, key.w}}, x[i] = {{direction.x, direction.y, direction.z, direction.w}};
         }
         if (a.ratio && threadIdx.x < DK) s.n[threadIdx.x] = a.n[at * DK + threadIdx.x];
@@ -435,12 +438,15 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
         put_keys<DK>(s, key, logit, a, head, token);
     }
     if (chunk + 1 < a.chunks) { /* see walk */
-        frag *next = a.states + (at + 1) * (a.dvp / 16) * sizes<DK>::strip;
-        for (int i = (int)threadIdx.x; i < a.dvp / 16 * (int)sizes<DK>::strip; i += 32 * WARPS)
-            store_relaxed(next + i, make_uint4(UNWRITTEN, UNWRITTEN, UNWRITTEN, UNWRITTEN));
+        constexpr int AT_ONCE = 32 * WARPS / (int)sizes<DK>::strip; /* strips */
+        frag *next = a.states + (at + 1) * (a.dvp / 16) * sizes<DK>::strip + threadIdx.x;
+#pragma unroll
+        for (int i = 0; i < 8 / AT_ONCE; i++)
+            if (i * AT_ONCE + (int)threadIdx.x / (int)sizes<DK>::strip < a.dvp / 16)
+                store_relaxed(next + i * 32 * WARPS, make_uint4(UNWRITTEN, UNWRITTEN, UNWRITTEN, UNWRITTEN));
     }
     __syncthreads();
-    const int64_t bad = first_bad(a, head) - token;
+    const unsigned long long first = __ldcg(a.bad + head); /* waited for later */
     uint32_t bits = s.top[0];
 #pragma unroll
     for (int w = 1; w < WARPS; w++) bits = s.top[w] > bits ? s.top[w] : bits;
@@ -459,6 +465,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
             if (r < left) store_element(a.alpha, a.dtype, (row0 + r) * a.dk + c, __half2float(s.A[r * PITCH + c]));
         }
     __syncthreads();
+    const int64_t bad = (int64_t)(first < INT64_MAX ? first : INT64_MAX) - token;
     const int finite = bad < C ? (bad > 0 ? (int)bad : 0) : C; /* what is not goes on by the state */
     frag RK[CT];
     int slice = warp;
@@ -468,9 +475,13 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     } while (slice < a.dvp / 16);
     __syncthreads();
     if (warp == 0) { /* this takes long */
-        if (lane == 0) fence_copies(), add_release(ready + 1, 1);
+        if (lane == 0) {
+            fence_copies(), add_release(ready + 1, 1);
+            /* UNWRITTEN is there, or of the first chunk the state */
+            while (load_acquire(ready) < (chunk == 0 ? a.walks : 1)) __nanosleep(64);
+        }
     } else {
-        put_queries<query_rows<DK>>(s, a, left);
+        put_queries<query_rows<DK>, true>(s, a, left);
         named_barrier<32 * (WARPS - 1)>(1);
         make_products<DK>(s, tiles, tasks_after<DK>(warp), a.ratio, lane);
     }
@@ -478,8 +489,6 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     float factor[2 * CT];
     row_factors(factor, s, a.ratio, lane);
     effective_queries<DK>(s, RK, factor, warp, lane);
-    if (threadIdx.x == 0) /* UNWRITTEN is there, or of the first chunk the state */
-        while (load_acquire(ready) < (chunk == 0 ? a.walks : 1)) __nanosleep(64);
     __syncthreads();
 #pragma unroll 1
     for (slice = warp; slice < a.dvp / 16; slice += WARPS)
