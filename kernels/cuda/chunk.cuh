@@ -15,6 +15,7 @@
  *   penalty  a block a segment: A = M^-1 by blocked sweep, then a for each token   (vla)
  *   map      a block a chunk: D and B, then Qeff and O_loc, and O when the state is there. The kernel's first blocks
  *            walk: a block for 64 rows of S of a head, a chunk after the other as their maps come (chunk_walk.cuh)
+            (vla at dk = 64: chunk_brief.cuh, where a block walks 16 rows)
  * or, where chunks a head are few,
  *   map and walk apart (chunk_apart_map.cuh, chunk_apart_walk.cuh): D, B, Qeff and O_loc, then the walk with the
  *   outputs

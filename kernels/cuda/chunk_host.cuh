@@ -2,6 +2,7 @@
 #ifndef VLA_CUDA_CHUNK_HOST_CUH
 #define VLA_CUDA_CHUNK_HOST_CUH
 #include "kernels/cuda/chunk_apart_walk.cuh"
+#include "kernels/cuda/chunk_brief.cuh"
 #include "kernels/cuda/chunk_map.cuh"
 #include "kernels/cuda/chunk_penalty.cuh"
 #include "kernels/cuda/chunk_prepare.cuh"
@@ -11,11 +12,15 @@ namespace chunked
 constexpr int64_t BUDGET =
     (int64_t)3 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
 
+/* What comes after the write directions: map and walk apart, or chunks with their walk beside them, by map or, of vla
+ * at dk = 64, as in chunk_brief.cuh. */
+enum class back_half { beside, apart, brief };
+
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {
     int64_t heads, chunks, stride, segments, bytes;
     int per_segment, dkp, dvp, walks;
-    bool apart;
+    back_half back;
     int64_t U, K, X, maps, columns, states, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
 
@@ -48,6 +53,13 @@ static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
     return few || 8 * heads * walks > places;
 }
 
+/* delta, which makes its own keys in each chunk, gains nothing by brief. */
+template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int walks)
+{
+    if (WIDE || walks_apart(heads, chunks, dkp, walks)) return back_half::apart;
+    return OP == VLA_VLA && dkp == 64 ? back_half::brief : back_half::beside;
+}
+
 /* fresh: the run does not go on from a state. */
 template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
 {
@@ -56,11 +68,20 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
     l.dkp = p->dk <= 64 && !(WIDE && p->dv > 64) ? 64 : 128; /* see map_values */
     l.dvp = (int)((p->dv + 15) / 16 * 16);
     l.walks = (l.dvp + 63) / 64;
-    const int64_t KT = l.dkp / 16, rows = CT * KT * 512, square = KT * KT * 512, mapped = OP == VLA_VLA ? rows : 0;
-    l.apart = WIDE || walks_apart(l.heads, l.chunks, l.dkp, l.walks);
-    const int64_t sums = OP == VLA_DELTA ? 0 : 1,
-                  maps = square + (l.apart ? rows : l.walks * KT * 2048) + (WIDE ? apart::scales_bytes : 0),
-                  columns = l.apart ? l.dvp / 8 * (KT + CT) * 256 : 0, states = l.apart ? 0 : l.dvp / 16 * KT * 512;
+    l.back = back_of<OP, WIDE>(l.heads, l.chunks, l.dkp, l.walks);
+    if (l.back == back_half::brief) l.walks = l.dvp / brief::STRIP_ROWS;
+    const bool apart = l.back == back_half::apart, brief = l.back == back_half::brief;
+    const int64_t KT = l.dkp / 16, strips = l.dvp / 16, rows = CT * KT * 512, square = KT * KT * 512,
+                  mapped = OP == VLA_VLA ? rows : 0, sums = OP == VLA_DELTA ? 0 : 1,
+                  maps = square +
+                         (apart   ? rows
+                          : brief ? 0
+                                  : l.walks * KT * 2048) +
+                         (WIDE ? apart::scales_bytes : 0),
+                  columns = apart   ? l.dvp / 8 * (KT + CT) * 256
+                            : brief ? strips * KT * 512
+                                    : 0,
+                  states = apart ? 0 : strips * KT * 512;
     const int64_t each = 3 * mapped + maps + columns + states + sums * (C + l.dkp) * 4 + 4;
     const int64_t fit = BUDGET / (each * (l.heads > 0 ? l.heads : 1));
     l.stride = l.chunks < 1 ? 1 : l.chunks < fit ? l.chunks : fit > 1 ? fit : 1;
@@ -134,17 +155,23 @@ static size_t evenly(const arguments &a, int64_t blocks, int64_t shared, int64_t
     return (size_t)(a.early && shared < least ? least : shared);
 }
 
-/* map and the walks, which take an eighth of the places of the device at most: they wait for blocks that come later. */
-template <vla_op OP, int DK> vla_status launch_map(arguments a, cudaStream_t stream, vla_error *error)
+/* Chunks and the walks beside them, which take an eighth of the places of the device at most: they wait for blocks that
+ * come later. */
+static inline vla_status launch_beside(void (*kernel)(const arguments), int threads, size_t shared, arguments a,
+                                cudaStream_t stream, vla_error *error)
 {
-    constexpr int THREADS = map_shared<DK>::THREADS;
-    const size_t own = map_bytes<DK>(a.dvp), walks = sizeof(walk_shared<DK>), shared = own > walks ? own : walks;
     int places = 0;
-    VLA_CUDA(cudaFuncSetAttribute(map<OP, DK>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, map<OP, DK>, THREADS, shared));
+    VLA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, kernel, threads, shared));
     const int64_t most = (int64_t)places * vla_cuda_sm_count() / (8 * a.walks), heads = most > 1 ? most : 1;
     a.at_once = (int)(heads < a.heads ? heads : a.heads);
-    return launch(map<OP, DK>, a.heads * (a.walks + a.chunks), THREADS, shared, stream, a, error);
+    return launch(kernel, a.heads * (a.walks + a.chunks), threads, shared, stream, a, error);
+}
+
+template <vla_op OP, int DK> vla_status launch_map(const arguments &a, cudaStream_t stream, vla_error *error)
+{
+    const size_t own = map_bytes<DK>(a.dvp), walks = sizeof(walk_shared<DK>);
+    return launch_beside(map<OP, DK>, map_shared<DK>::THREADS, own > walks ? own : walks, a, stream, error);
 }
 
 template <int DK, int WARPS, int UNITS = 1>
@@ -156,7 +183,7 @@ vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *er
 }
 
 template <vla_op OP, int DK, bool WIDE>
-vla_status launch_stretch(const arguments &a, bool apart, cudaStream_t stream, vla_error *error)
+vla_status launch_stretch(const arguments &a, back_half back, cudaStream_t stream, vla_error *error)
 {
     constexpr int THREADS = 32 * sizes<DK>::warps;
     constexpr bool WITH_U = OP == VLA_VLA;
@@ -177,8 +204,13 @@ vla_status launch_stretch(const arguments &a, bool apart, cudaStream_t stream, v
         if (status == VLA_OK)
             status = a.lone ? launch_penalty<64, 1, 4>(a, stream, error) : launch_penalty<64, 1>(a, stream, error);
     if (status != VLA_OK) return status;
-    if constexpr (!WIDE)
-        if (!apart) return launch_map<OP, DK>(a, stream, error);
+    if constexpr (!WIDE) {
+        if constexpr (OP == VLA_VLA && DK == 64)
+            if (back == back_half::brief)
+                return launch_beside(brief::chunks<DK>, brief::shape<DK>::threads, brief::bytes<DK>(a.dvp), a, stream,
+                                     error);
+        if (back == back_half::beside) return launch_map<OP, DK>(a, stream, error);
+    }
     constexpr bool EARLY = OP == VLA_VLA && !WIDE;
     status = launch(EARLY && a.early ? apart::map<OP, DK, WIDE, EARLY> : apart::map<OP, DK, WIDE, false>,
                     a.heads * a.chunks, apart::map_shared<DK>::THREADS,
@@ -211,7 +243,7 @@ vla_status run_width(arguments a, const layout &l, const vla_call *call, vla_err
         a.segments = (a.chunks + a.per_segment - 1) / a.per_segment;
         a.A_end = last && OP == VLA_VLA ? (float *)t->A : NULL;
         a.n_end = last && OP != VLA_DELTA ? (float *)t->n : NULL;
-        const vla_status status = launch_stretch<OP, DK, WIDE>(a, l.apart, stream, error);
+        const vla_status status = launch_stretch<OP, DK, WIDE>(a, l.back, stream, error);
         if (status != VLA_OK) return status;
     }
     return VLA_OK;
@@ -251,8 +283,8 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
     /* where all blocks of each kernel find a place at once */
     const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>);
-    a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && l.apart &&
-              l.chunks <= l.stride && l.heads * l.chunks <= places;
+    a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 &&
+              l.back == back_half::apart && l.chunks <= l.stride && l.heads * l.chunks <= places;
     /* one warp of penalty a scheduler, four a block */
     a.lone = a.early && l.dkp == 64 && l.heads * (l.segments + 1) > 3 * (int64_t)vla_cuda_sm_count();
     vla_status status = VLA_OK;

@@ -82,6 +82,22 @@ template <int DK> __device__ __forceinline__ void product_N(const map_tiles<DK> 
     for (int k = 0; k < sizes<DK>::KT; k++) mma_r<f16_arithmetic>(c, load_plain(K + 32 * k), load_plain(A + 32 * k));
 }
 
+/* A tile of Q K^T to the weighted sums of its rows. */
+template <typename shared>
+__device__ __forceinline__ void weigh_rows(shared &s, const float (&d)[2][4], int i, int j, int lane)
+{
+    const int g = lane / 4, t = lane % 4;
+    float upper = 0, below = 0;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float2 w = *(const float2 *)&s.weight[16 * j + 8 * h + 2 * t];
+        upper = fmaf(d[h][0], w.x, fmaf(d[h][1], w.y, upper));
+        below = fmaf(d[h][2], w.x, fmaf(d[h][3], w.y, below));
+    }
+    upper = group_sum(upper, 4), below = group_sum(below, 4);
+    if (t == 0) s.part[j][16 * i + g] = upper, s.part[j][16 * i + g + 8] = below;
+}
+
 template <int DK>
 __device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK> &at, bool ratio, int i, int j,
                                           int lane)
@@ -99,16 +115,7 @@ __device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK>
     s.P[lower(i, j)][lane] = pack_tile<M>(c[0], c[1]);
     if (!ratio) return;
     if (i == j) keep_lower(d, lane);
-    const int g = lane / 4, t = lane % 4;
-    float upper = 0, below = 0;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const float2 w = *(const float2 *)&s.weight[16 * j + 8 * h + 2 * t];
-        upper = fmaf(d[h][0], w.x, fmaf(d[h][1], w.y, upper));
-        below = fmaf(d[h][2], w.x, fmaf(d[h][3], w.y, below));
-    }
-    upper = group_sum(upper, 4), below = group_sum(below, 4);
-    if (t == 0) s.part[j][16 * i + g] = upper, s.part[j][16 * i + g + 8] = below;
+    weigh_rows(s, d, i, j, lane);
 }
 
 /* What each warp does before D and B, beside the diagonal tiles of N, which the first CT warps take, and after: bytes
@@ -229,8 +236,8 @@ __device__ __forceinline__ void columns(frag (&RK)[CT], const map_shared<DK> &s,
 }
 
 /* f of the rows lane / 4 + 8 i, times what the query was divided by. */
-template <int DK>
-__device__ __forceinline__ void row_factors(float (&factor)[2 * CT], const map_shared<DK> &s, bool ratio, int lane)
+template <typename shared>
+__device__ __forceinline__ void row_factors(float (&factor)[2 * CT], const shared &s, bool ratio, int lane)
 {
     float own[2];
 #pragma unroll
@@ -278,6 +285,37 @@ __device__ __forceinline__ bool written(const uint4 &x)
     return x.x != UNWRITTEN && x.y != UNWRITTEN && x.z != UNWRITTEN && x.w != UNWRITTEN;
 }
 
+/* Sixteen columns of O to memory, of which a lane's four in a row are neighbours. */
+__device__ __forceinline__ void store_columns(const float (&o)[CT][2][4], const arguments &a, int64_t row0, int left,
+                                              int finite, int value, int g, int t)
+{
+    const bool bf16 = a.dtype == VLA_BF16;
+    uint16_t *to = (uint16_t *)a.o + (row0 + g) * a.dv + 16 * value + 4 * t;
+    if (left >= C && finite >= C && a.dv % 4 == 0) { /* narrow stores stay out of the usual path */
+        if (16 * value + 4 * t >= a.dv) return;
+#pragma unroll
+        for (int m = 0; m < CT; m++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float *x = o[m][0] + 2 * h, *y = o[m][1] + 2 * h;
+                store_streamed(
+                    to + (16 * m + 8 * h) * a.dv,
+                    bf16 ? make_uint2(pack(bf16_arithmetic{}, x[0], x[1]), pack(bf16_arithmetic{}, y[0], y[1]))
+                         : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1])),
+                    streamed());
+            }
+        return;
+    }
+#pragma unroll
+    for (int m = 0; m < CT; m++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int row = 16 * m + g + 8 * (i % 4 / 2), x = 16 * value + 4 * t + 2 * (i / 4) + i % 2;
+            if (row < left && x < a.dv)
+                store_element(a.o, a.dtype, (row0 + row) * a.dv + x, row >= finite ? NAN : o[m][i / 4][i % 4]);
+        }
+}
+
 /* Sixteen columns of O: O_loc, then Qeff S^T when the state is there. */
 template <int DK>
 __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V, const arguments &a, int64_t at,
@@ -321,31 +359,7 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
             mma(bf16_arithmetic{}, o[m][0], q.x, S[k].x, S[k].y);
             mma(bf16_arithmetic{}, o[m][1], q.x, S[k].z, S[k].w);
         }
-    const bool bf16 = a.dtype == VLA_BF16;
-    uint16_t *to = (uint16_t *)a.o + (row0 + g) * a.dv + 16 * value + 4 * t;
-    if (left >= C && finite >= C && a.dv % 4 == 0) { /* narrow stores stay out of the usual path */
-        if (16 * value + 4 * t >= a.dv) return;
-#pragma unroll
-        for (int m = 0; m < CT; m++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const float *x = o[m][0] + 2 * h, *y = o[m][1] + 2 * h;
-                store_streamed(
-                    to + (16 * m + 8 * h) * a.dv,
-                    bf16 ? make_uint2(pack(bf16_arithmetic{}, x[0], x[1]), pack(bf16_arithmetic{}, y[0], y[1]))
-                         : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1])),
-                    streamed());
-            }
-        return;
-    }
-#pragma unroll
-    for (int m = 0; m < CT; m++)
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int row = 16 * m + g + 8 * (i % 4 / 2), x = 16 * value + 4 * t + 2 * (i / 4) + i % 2;
-            if (row < left && x < a.dv)
-                store_element(a.o, a.dtype, (row0 + row) * a.dv + x, row >= finite ? NAN : o[m][i / 4][i % 4]);
-        }
+    store_columns(o, a, row0, left, finite, value, g, t);
 }
 
 /* The chunk's state, which nobody else reads, and the maps of the chunk before, which the walks have read by the time
@@ -388,16 +402,19 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     const int left = (int)(a.T - token < C ? a.T - token : C);
     const int lane = (int)threadIdx.x % 32, warp = warp_number();
     map_values<DK, false> values;
-    if (warp > 0) fetch_queries<DK>(s, a, row0, left);
+    if (warp > 0) fetch_queries<DK, query_rows<DK>>(s, a, row0, left);
     values.fetch(a, row0, left);
     if constexpr (OP == VLA_VLA) {
         constexpr int TILES = CT * KT / WARPS;
         frag k[TILES], x[TILES];
         grid_wait();
+        const frag *const keys = a.K + at * sizes<DK>::tiles + threadIdx.x,
+                   *const directions = a.X + at * sizes<DK>::tiles + threadIdx.x;
+        const uint64_t policy = streamed();
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
-            const int64_t from = at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane;
-            const uint4 key = load_streamed(a.K + from, streamed()), direction = load_streamed(a.X + from, streamed());
+            const uint4 key = load_streamed(keys + i * 32 * WARPS, policy),
+                        direction = load_streamed(directions + i * 32 * WARPS, policy);
             k[i] = {{key.x, key.y, key.z, key.w}}, x[i] = {{direction.x, direction.y, direction.z, direction.w}};
         }
         if (a.ratio && threadIdx.x < DK) s.n[threadIdx.x] = a.n[at * DK + threadIdx.x];
@@ -421,12 +438,15 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
         put_keys<DK>(s, key, logit, a, head, token);
     }
     if (chunk + 1 < a.chunks) { /* see walk */
-        frag *next = a.states + (at + 1) * (a.dvp / 16) * sizes<DK>::strip;
-        for (int i = (int)threadIdx.x; i < a.dvp / 16 * (int)sizes<DK>::strip; i += 32 * WARPS)
-            store_relaxed(next + i, make_uint4(UNWRITTEN, UNWRITTEN, UNWRITTEN, UNWRITTEN));
+        constexpr int AT_ONCE = 32 * WARPS / (int)sizes<DK>::strip; /* strips */
+        frag *next = a.states + (at + 1) * (a.dvp / 16) * sizes<DK>::strip + threadIdx.x;
+#pragma unroll
+        for (int i = 0; i < 8 / AT_ONCE; i++)
+            if (i * AT_ONCE + (int)threadIdx.x / (int)sizes<DK>::strip < a.dvp / 16)
+                store_relaxed(next + i * 32 * WARPS, make_uint4(UNWRITTEN, UNWRITTEN, UNWRITTEN, UNWRITTEN));
     }
     __syncthreads();
-    const int64_t bad = first_bad(a, head) - token;
+    const unsigned long long first = __ldcg(a.bad + head); /* waited for later */
     uint32_t bits = s.top[0];
 #pragma unroll
     for (int w = 1; w < WARPS; w++) bits = s.top[w] > bits ? s.top[w] : bits;
@@ -445,6 +465,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
             if (r < left) store_element(a.alpha, a.dtype, (row0 + r) * a.dk + c, __half2float(s.A[r * PITCH + c]));
         }
     __syncthreads();
+    const int64_t bad = (int64_t)(first < INT64_MAX ? first : INT64_MAX) - token;
     const int finite = bad < C ? (bad > 0 ? (int)bad : 0) : C; /* what is not goes on by the state */
     frag RK[CT];
     int slice = warp;
@@ -454,18 +475,20 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     } while (slice < a.dvp / 16);
     __syncthreads();
     if (warp == 0) { /* this takes long */
-        if (lane == 0) fence_copies(), add_release(ready + 1, 1);
+        if (lane == 0) {
+            fence_copies(), add_release(ready + 1, 1);
+            /* UNWRITTEN is there, or of the first chunk the state */
+            while (load_acquire(ready) < (chunk == 0 ? a.walks : 1)) __nanosleep(64);
+        }
     } else {
-        put_queries<DK>(s, a, left);
+        put_queries<query_rows<DK>, true>(s, a, left);
         named_barrier<32 * (WARPS - 1)>(1);
         make_products<DK>(s, tiles, tasks_after<DK>(warp), a.ratio, lane);
     }
     __syncthreads();
     float factor[2 * CT];
-    row_factors<DK>(factor, s, a.ratio, lane);
+    row_factors(factor, s, a.ratio, lane);
     effective_queries<DK>(s, RK, factor, warp, lane);
-    if (threadIdx.x == 0) /* UNWRITTEN is there, or of the first chunk the state */
-        while (load_acquire(ready) < (chunk == 0 ? a.walks : 1)) __nanosleep(64);
     __syncthreads();
 #pragma unroll 1
     for (slice = warp; slice < a.dvp / 16; slice += WARPS)

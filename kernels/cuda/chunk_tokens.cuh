@@ -107,16 +107,22 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
 }
 
 /* Queries as they are, on their way to where this thread alone reads them. */
-template <int DK>
-__device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments &a, int64_t row0, int left)
+template <int DK, typename R, typename shared>
+__device__ __forceinline__ void fetch_queries(shared &s, const arguments &a, int64_t row0, int left)
 {
-    using R = query_rows<DK>;
     const __half *from = (const __half *)a.q + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
-    __half *to = s.Q + R::row(0) * map_shared<DK>::PITCH + R::column();
-    if (a.dk % 8 == 0) {
+    __half *to = s.Q + R::row(0) * shared::PITCH + R::column();
+    if (a.dk == DK && left >= C) {
+        from = (const __half *)a.q + (row0 + R::row(0)) * DK + R::column();
+        const uint64_t policy = streamed();
+#pragma unroll
+        for (int i = 0; i < R::PASSES; i++)
+            if (i + 1 < R::PASSES || R::row(i) < C)
+                copy_async_streamed(to + i * R::AT_ONCE * shared::PITCH, from + i * R::AT_ONCE * DK, policy);
+    } else if (a.dk % 8 == 0) {
 #pragma unroll
         for (int i = 0; i < R::PASSES; i++) {
-            __half *place = to + i * R::AT_ONCE * map_shared<DK>::PITCH;
+            __half *place = to + i * R::AT_ONCE * shared::PITCH;
             if (R::row(i) < left && R::column() < a.dk)
                 copy_async_streamed(place, from + i * R::AT_ONCE * a.dk, streamed());
             else if (R::row(i) < C)
@@ -127,25 +133,72 @@ __device__ __forceinline__ void fetch_queries(map_shared<DK> &s, const arguments
         for (int i = 0; i < R::PASSES && R::row(i) < C; i++) {
             raw8<1> raw;
             load8(raw, from + i * R::AT_ONCE * a.dk - R::column(), R::column(), a.dk, R::row(i) < left);
-            *(uint4 *)(to + i * R::AT_ONCE * map_shared<DK>::PITCH) = raw.half[0];
+            *(uint4 *)(to + i * R::AT_ONCE * shared::PITCH) = raw.half[0];
         }
     }
     copy_commit();
 }
 
+/* The usual case of put_queries: whole rows of bfloat16, elu + 1, no unit rows wanted, all in float16's good range. All
+ * rows of a thread together, so that their chains run side by side. False: nothing is done. */
+template <typename R, typename shared>
+__device__ __forceinline__ bool put_usual_queries(shared &s, const float (&n)[8], bool ratio)
+{
+    constexpr int PASSES = R::PASSES, STEP = R::AT_ONCE * shared::PITCH;
+    __half *first = s.Q + R::row(0) * shared::PITCH + R::column();
+    uint4 word[PASSES];
+    float dot[PASSES];
+    bool usual = true;
+#pragma unroll
+    for (int i = 0; i < PASSES; i++) {
+        const bool in = R::row(i) < C;
+        float x[8], y[8];
+        raw8<1> raw;
+        raw.half[0] = in ? *(const uint4 *)(first + i * STEP) : make_uint4(0, 0, 0, 0);
+        convert8(x, raw, VLA_BF16);
+        features8<false>(y, x, VLA_ELU1);
+        float sum = (y[0] + y[1]) + (y[2] + y[3]);
+        sum += (y[4] + y[5]) + (y[6] + y[7]);
+        usual &= sum < 512.0f && sum > 0.125f;
+        dot[i] = 0;
+        if (ratio)
+#pragma unroll
+            for (int j = 0; j < 8; j++) dot[i] = fmaf(n[j], y[j], dot[i]);
+        word[i] = make_uint4(pack(f16_arithmetic{}, y[0], y[1]), pack(f16_arithmetic{}, y[2], y[3]),
+                             pack(f16_arithmetic{}, y[4], y[5]), pack(f16_arithmetic{}, y[6], y[7]));
+    }
+    if (!__all_sync(FULL_WARP, usual)) return false;
+    if (ratio)
+#pragma unroll
+        for (int offset = R::L / 2; offset > 0; offset /= 2)
+#pragma unroll
+            for (int i = 0; i < PASSES; i++) dot[i] += __shfl_xor_sync(FULL_WARP, dot[i], offset);
+#pragma unroll
+    for (int i = 0; i < PASSES; i++) {
+        const int r = R::row(i);
+        if (r >= C) continue;
+        *(uint4 *)(first + i * STEP) = word[i];
+        if (R::column() == 0) s.query[r] = 1, s.start[r] = dot[i];
+    }
+    return true;
+}
+
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. */
-template <int DK> __device__ __forceinline__ void put_queries(map_shared<DK> &s, const arguments &a, int left)
+template <typename R, bool TOGETHER, typename shared>
+__device__ __forceinline__ void put_queries(shared &s, const arguments &a, int left)
 {
-    using R = query_rows<DK>;
     const float4 lo = *(const float4 *)&s.n[R::column()], hi = *(const float4 *)&s.n[R::column() + 4];
     const float n[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
     copy_wait<0>();
+    if constexpr (TOGETHER) /* where there are registers for it */
+        if (a.dtype == VLA_BF16 && a.features == VLA_ELU1 && !a.qk_l2 && a.dk == 8 * R::L && left >= C)
+            if (put_usual_queries<R>(s, n, a.ratio)) return;
 #pragma unroll 2
     for (int i = 0; i < R::PASSES && R::row(i) < C; i++) {
         const int r = R::row(i);
         const bool in = r < left;
-        __half *place = s.Q + r * map_shared<DK>::PITCH + R::column();
+        __half *place = s.Q + r * shared::PITCH + R::column();
         raw8<1> raw;
         raw.half[0] = *(const uint4 *)place;
         float x[8], y[8], dot = 0, norm = 1;
@@ -198,7 +251,16 @@ template <int DK, bool WIDE> struct map_values {
         shift = NARROW || a.dvp <= 64 ? 3 : 4;
         const auto *from = (const typename stored<WIDE>::element *)a.v + (row0 + row(0)) * a.dv + column();
         const int step = (THREADS >> shift) * a.dv;
-        if (a.dv % 8 == 0) {
+        if (!WIDE && a.dv == DK && left >= C) { /* whole rows: from one address on */
+            constexpr int ROWS = THREADS / (DK / 8);
+            const __half *all = (const __half *)a.v + (row0 + (int)threadIdx.x / (DK / 8)) * DK + column();
+            const uint64_t policy = streamed();
+#pragma unroll
+            for (int i = 0; i < MOST; i++) {
+                raw[i].half[0] = make_uint4(0, 0, 0, 0);
+                if (used(i)) raw[i].half[0] = load_streamed(all + i * ROWS * DK, policy);
+            }
+        } else if (a.dv % 8 == 0) {
 #pragma unroll
             for (int i = 0; i < MOST; i++) {
                 const bool in = used(i) && row(i) < left && column() < a.dv;

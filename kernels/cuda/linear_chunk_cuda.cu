@@ -4,6 +4,7 @@
 #include "kernels/cuda/linear_prefix.cuh"
 #include "kernels/cuda/linear_once.cuh"
 #include "kernels/cuda/linear_walk.cuh"
+#include "kernels/cuda/linear_whole.cuh"
 
 namespace linear_form
 {
@@ -164,10 +165,13 @@ template <int D, int CH> vla_status launch_walk(linear_walk::arguments a, cudaSt
 
 vla_status launch_once(const linear_walk::arguments &a, cudaStream_t stream, vla_error *error)
 {
-    const int64_t marks = 2 * a.heads * a.segments;
+    const int64_t blocks = a.heads * a.segments, marks = 2 * blocks;
     const vla_status status = launch(linear_walk::clear_marks, (marks + 255) / 256, 256, 0, stream, a, error);
-    return status != VLA_OK ? status
-                            : launch(linear_walk::once, marks, 512, sizeof(linear_walk::once_shared), stream, a, error);
+    if (status != VLA_OK) return status;
+    /* halves of dv where they find a place at once */
+    return marks <= vla_cuda_sm_count()
+               ? launch(linear_walk::once, marks, 512, sizeof(linear_walk::once_shared), stream, a, error)
+               : launch(linear_walk::whole, blocks, 512, sizeof(linear_walk::whole_shared), stream, a, error);
 }
 
 vla_status run(const vla_call *call, vla_dtype dtype, vla_error *error)

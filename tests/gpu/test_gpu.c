@@ -172,6 +172,17 @@ static void check_beside(totals *all, const vla_kernel *k, vla_dtype dtype)
     gpu_case c = case_of(k, dtype, (shape){1, 16, 4130, 60, 40});
     c.heads = 2, c.repeat = 12;
     check(all, &c, "beside");
+    c = case_of(k, dtype, (shape){1, 16, 4200, 64, 100});
+    c.heads = 2, c.no_u = true, c.repeat = 2;
+    check(all, &c, "beside");
+    c = case_of(k, dtype, (shape){1, 16, 4150, 64, 61});
+    c.heads = 2, c.split = 20;
+    check(all, &c, "beside_split");
+    c.split = 0, c.heads = 3; /* the NaN's among them */
+    for (c.nan_tensor = 1; c.nan_tensor <= (k->op == VLA_VLA ? 4 : 3); c.nan_tensor++) {
+        c.nan_token = 700 * c.nan_tensor;
+        check(all, &c, "beside_nan");
+    }
     c = case_of(k, dtype, (shape){1, 2, 2200, 100, 72});
     c.repeat = 12;
     check(all, &c, "beside");
@@ -197,6 +208,16 @@ static void check_once(totals *all, const vla_kernel *k, vla_dtype dtype)
     c.split = 0;
     for (c.nan_tensor = 1; c.nan_tensor <= 3; c.nan_tensor++)
         for (c.nan_token = 100; c.nan_token < 1100; c.nan_token += 450) check(all, &c, "once_nan");
+    /* all of dv in a block: more heads, so that halves would not find a place at once */
+    c = case_of(k, dtype, (shape){1, 16, 1300, 104, 72});
+    c.heads = 2, c.repeat = 12;
+    check(all, &c, "whole");
+    c.repeat = 0;
+    for (c.nan_tensor = 1; c.nan_tensor <= 3; c.nan_tensor++)
+        for (c.nan_token = 100; c.nan_token < 1300; c.nan_token += 550) check(all, &c, "whole_nan");
+    c = case_of(k, dtype, (shape){1, 16, 2600, 128, 128});
+    c.heads = 2, c.split = 700;
+    check(all, &c, "whole_split");
 }
 
 /* A few tokens of many sequences, from a state and into one. */
