@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
     extern __shared__ __align__(16) unsigned char raw[];
     const int lane = (int)threadIdx.x % 32, own = UNITS > 1 ? warp_number() : 0;
     penalty_shared<DK, WARPS> &shared = ((penalty_shared<DK, WARPS> *)raw)[own];
-    const int warp = warp_of_segment<DK, WARPS>(&shared.salt);
+    factor_unit(shared.unit, UNITS > 1 ? lane : (int)threadIdx.x, form::threads);
+    const int warp = warp_of_segment<DK, WARPS>(&shared.salt); /* a barrier behind that */
     /* The end states come first, segments of no tokens, and the first segments of fresh heads, which have nothing to
      * invert, last: where places are few those may take the ones that end states leave. */
     const uint32_t heads = (uint32_t)a.heads, unit = blockIdx.x * UNITS + (uint32_t)own;
@@ -44,7 +45,6 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
     const int steps = (int)count * CT;
     const float4 *M =
         count > 0 ? a.M + (head * a.segments + segment) * sizes<DK>::matrix : a.M_carry + head * sizes<DK>::matrix;
-    factor_unit(shared.unit, UNITS > 1 ? lane : (int)threadIdx.x, form::threads);
     grid_wait();
     if (WARPS > 1) grid_release(a.early); /* what map asks for beside a is there */
     float top = 0;
@@ -75,17 +75,24 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
         lone_end<DK>(N, a, head, lane);
     } else {
         const int g = lane / 4, t = lane % 4;
-        matrix_rows<DK, WARPS> A;
-        const bool fresh = segment == 0 && a.first && !a.resume;
-        if (!fresh) load_rows<DK, WARPS>(A, M, shared, warp, lane);
+        matrix_rows<DK, WARPS> N;
+        const auto ask = [&]() {
 #pragma unroll 1
-        for (int step = 0; step + 1 < form::stages; step++) fetch<DK, WARPS>(shared, a, at, step, steps, warp, lane);
-        if (fresh)
-            set_diagonal<DK, WARPS>(A, -1 / a.diagonal, warp, lane);
-        else
-            sweep<DK, WARPS>(A, shared, root_below(warp_top(top)), warp, lane);
+            for (int step = 0; step + 1 < form::stages; step++)
+                fetch<DK, WARPS>(shared, a, at, step, steps, warp, lane);
+        };
+        if (segment == 0 && a.first && !a.resume) {
+            ask();
+            set_diagonal<DK, WARPS>(N, 1 / a.diagonal, warp, lane);
+        } else {
+            load_rows<DK, WARPS>(N, M, warp, lane);
+            sweep<DK, WARPS>(N, shared, root_below(warp_top(top)), warp, lane, [&]() {
+                complete_rows<DK, WARPS>(N, shared, warp, lane);
+                ask();
+            });
+        }
         if (count == 0) {
-            const float back = -end_scale(a, head);
+            const float back = end_scale(a, head);
 #pragma unroll
             for (int m = 0; m < T; m++)
 #pragma unroll
@@ -94,16 +101,16 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
                     for (int i = 0; i < 8; i++) {
                         const int r = 16 * (warp * T + m) + g + 8 * (i % 4 / 2),
                                   c = 16 * n + 8 * (i / 4) + 2 * t + i % 2;
-                        if (r < a.dk && c < a.dk) a.A_end[(head * a.dk + r) * a.dk + c] = A[m][n][i / 4][i % 4] * back;
+                        if (r < a.dk && c < a.dk) a.A_end[(head * a.dk + r) * a.dk + c] = N[m][n][i / 4][i % 4] * back;
                     }
             return;
         }
-#pragma unroll 1
-        for (int i = 0; i < warp * T; i++) rotate<DK, WARPS>(A);
+        if (warp & 1) rotate<T>(N);
+        if (warp & 2) rotate<2 * T>(N);
         float diagonal = 0;
 #pragma unroll
         for (int m = 0; m < T; m++) {
-            const float upper = g % 2 ? A[m][m][0][1] : A[m][m][0][0], lower = g % 2 ? A[m][m][1][3] : A[m][m][1][2];
+            const float upper = g % 2 ? N[m][m][0][1] : N[m][m][0][0], lower = g % 2 ? N[m][m][1][3] : N[m][m][1][2];
             if (g / 2 == t) diagonal = fmaxf(diagonal, fmaxf(fabsf(upper), fabsf(lower)));
         }
         diagonal = warp_top(diagonal);
@@ -112,10 +119,10 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
         __syncthreads();
 #pragma unroll
         for (int w = 0; w < WARPS; w++) diagonal = fmaxf(diagonal, shared.top[w]);
-        /* sigma, a power of four that brings the diagonal to 1: of -A from here on */
+        /* sigma, a power of four that brings the diagonal to 1 */
         const float sigma = power_of_four(diagonal);
-        scale_all<DK, WARPS>(A, sigma);
-        recur<DK, WARPS>(A, shared, a, at, steps, sigma, warp, lane);
+        scale_all<DK, WARPS>(N, -sigma);
+        recur<DK, WARPS>(N, shared, a, at, steps, sigma, warp, lane);
     }
 }
 } /* namespace chunked */

@@ -56,26 +56,41 @@ __device__ __forceinline__ void split_solve(frag &high, frag &low, const frag &L
     split(high, low, w);
 }
 
+/* The same in registers of its own, which the compiler would copy for each product instead; zero is 0. */
+__device__ __forceinline__ frag own_registers(frag f, int zero)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) f.x[i] |= (uint32_t)zero;
+    return f;
+}
+
 /* A sweep of 16 pivots (as in sweep): what is left to do of it when the next pivots are known. The pivots' rows and
  * columns go to the end, every tile one up and one to the left. */
 template <int DK> struct pending_sweep {
     static constexpr int KT = DK / 16;
+    int zero;
     frag Lh, Ll, high[KT], low[KT]; /* L^-1 and W^T, in two parts; of W those of the pivots and of the next pivots */
+    frag right[KT], right_low[KT];  /* W^T's again as right operands */
 
+    __device__ __forceinline__ void copy(int m)
+    {
+        right[m] = own_registers(right_order(high[m]), zero), right_low[m] = own_registers(right_order(low[m]), zero);
+    }
     __device__ __forceinline__ void make(const lower_tiles<DK> &N, int m) /* W^T of row tile m */
     {
         split(high[m], low[m], N[tile_below(m, 0)]);
         split_solve(high[m], low[m], Lh, Ll);
+        copy(m);
     }
     __device__ __forceinline__ void move(float (&to)[2][4], const float (&from)[2][4], int m, int n) const
     {
-        split_products(to, from, high[m % KT], low[m % KT], right_order(high[n % KT]), right_order(low[n % KT]));
+        split_products(to, from, high[m % KT], low[m % KT], right[n % KT], right_low[n % KT]);
     }
     /* Part i of eight of all but the next pivots' tile, and one of its results. */
     __device__ __forceinline__ float rest(lower_tiles<DK> &N, int part)
     {
         constexpr int TILES = KT * (KT + 1) / 2 - 1;
-        const float zero[2][4] = {}; /* what the pivots' rows and columns start from */
+        const float none[2][4] = {}; /* what the pivots' rows and columns start from */
         float any = 0;
 #pragma unroll
         for (int m = 2; m < KT; m++)
@@ -89,7 +104,7 @@ template <int DK> struct pending_sweep {
                     if (m < KT)
                         move(to, N[tile_below(m, n)], m, n);
                     else
-                        move(to, zero, m, n);
+                        move(to, none, m, n);
                     any = to[1][3];
                 }
         return any;
@@ -104,6 +119,7 @@ __device__ __forceinline__ void lone_sweeps(lower_tiles<DK> &N, SHARED &shared, 
 {
     constexpr int KT = DK / 16, TILES = KT * (KT + 1) / 2;
     pending_sweep<DK> before;
+    before.zero = zero;
 #pragma unroll 1
     for (int p = 0; p < KT; p++) {
         float c[2][4], column[16];
@@ -137,6 +153,7 @@ __device__ __forceinline__ void lone_sweeps(lower_tiles<DK> &N, SHARED &shared, 
         before.Lh = load_right(shared.factor[0], lane), before.Ll = load_right(shared.factor[1], lane);
         before.high[0] = load_tile(shared.factor[0], FACTOR_PITCH, lane);
         before.low[0] = load_tile(shared.factor[1], FACTOR_PITCH, lane);
+        before.copy(0);
         before.make(N, 1);
         before.move(N[0], N[tile_below(1, 1)], 1, 1);
     }
@@ -251,7 +268,7 @@ __device__ __forceinline__ void lone_tokens(lower_tiles<DK> &N, SHARED &shared, 
         factor_store(shared.G[0], c, lane);
     };
     /* -X = K N + tril(K W^T) W */
-    const auto directions = [&](int step, const frag &L) {
+    const auto directions = [&](int step, const frag &L, const frag(&R)[KT]) {
         float KW[2][4] = {}, upper = 0, lower = 0;
         mma_r<M>(KW, KZ, L);
         if (2 * t > g) KW[0][0] = KW[1][2] = 0; /* a later direction than the key's own token */
@@ -260,7 +277,7 @@ __device__ __forceinline__ void lone_tokens(lower_tiles<DK> &N, SHARED &shared, 
         const frag left = pack_tile<M>(KW[0], KW[1]);
 #pragma unroll
         for (int m = 0; m < KT; m++) {
-            mma_t<M>(x[m], left, W[m]);
+            mma_r<M>(x[m], left, R[m]);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 upper = fmaf(x[m][h][0], x[m][h][0], fmaf(x[m][h][1], x[m][h][1], upper));
@@ -304,26 +321,27 @@ __device__ __forceinline__ void lone_tokens(lower_tiles<DK> &N, SHARED &shared, 
         tokens.await();
         __syncwarp();
         const frag L = load_right(shared.factor[0], lane);
+        frag R[KT];
 #pragma unroll
         for (int m = 0; m < KT; m++) {
             float w[2][4] = {};
             mma_r<M>(w, W[m], L);
-            W[m] = pack_tile<M>(w[0], w[1]);
+            W[m] = pack_tile<M>(w[0], w[1]), R[m] = own_registers(right_order(W[m]), zero);
         }
         if (step + 1 == steps) { /* no one needs A any more */
-            directions(step, L);
+            directions(step, L, R);
             return;
         }
         tokens.done(step);
 #pragma unroll
         for (int n = 0; n < KT; n++)
 #pragma unroll
-            for (int m = n; m < KT; m++) mma_t<M>(N[tile_below(m, n)], W[m], W[n]);
+            for (int m = n; m < KT; m++) mma_r<M>(N[tile_below(m, n)], W[m], R[n]);
         uint32_t last = 0;
 #pragma unroll
         for (int m = 0; m < KT * (KT + 1) / 2; m++) last |= __float_as_uint(N[m][1][3]);
         KZ.x[0] |= last & (uint32_t)zero; /* what the next step waits for comes first */
-        directions(step, L);
+        directions(step, L, R);
         project(step + 1);
     }
 }

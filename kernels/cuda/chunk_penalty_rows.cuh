@@ -50,9 +50,9 @@ template <int WARPS> __device__ __forceinline__ void segment_barrier()
 /* [row tile][column tile] of a warp's rows. */
 template <int DK, int WARPS> using matrix_rows = float[DK / 16 / WARPS][DK / 16][2][4];
 
+/* N = M on and below the diagonal. */
 template <int DK, int WARPS>
-__device__ __forceinline__ void load_rows(matrix_rows<DK, WARPS> &A, const float4 *M, penalty_shared<DK, WARPS> &shared,
-                                          int warp, int lane)
+__device__ __forceinline__ void load_rows(matrix_rows<DK, WARPS> &N, const float4 *M, int warp, int lane)
 {
     constexpr int KT = DK / 16, T = KT / WARPS;
 #pragma unroll
@@ -62,38 +62,52 @@ __device__ __forceinline__ void load_rows(matrix_rows<DK, WARPS> &A, const float
             if (n <= warp * T + m) {
                 const float4 *tile = M + (int64_t)tile_below(warp * T + m, n) * 64 + lane;
                 const float4 x = __ldcg(tile), y = __ldcg(tile + 32);
-                float(&c)[2][4] = A[m][n];
+                float(&c)[2][4] = N[m][n];
                 c[0][0] = x.x, c[0][1] = x.y, c[0][2] = x.z, c[0][3] = x.w;
                 c[1][0] = y.x, c[1][1] = y.y, c[1][2] = y.z, c[1][3] = y.w;
             }
+}
+
+/* From there to N = -M, by way of shared memory. */
+template <int DK, int WARPS>
+__device__ __forceinline__ void complete_rows(matrix_rows<DK, WARPS> &N, penalty_shared<DK, WARPS> &shared, int warp,
+                                              int lane)
+{
+    constexpr int KT = DK / 16, T = KT / WARPS;
     static_assert(penalty_scratch_fits<DK, WARPS>, "M does not fit where it is turned");
     small_matrix *scratch = (small_matrix *)&shared;
 #pragma unroll
     for (int m = 0; m < T; m++)
 #pragma unroll
         for (int n = 0; n < KT; n++)
-            if (n < warp * T + m) small_store(scratch[tile_below(warp * T + m - 1, n)], A[m][n], lane);
+            if (n < warp * T + m) small_store(scratch[tile_below(warp * T + m - 1, n)], N[m][n], lane);
     segment_barrier<WARPS>();
 #pragma unroll
     for (int m = 0; m < T; m++)
 #pragma unroll
         for (int n = 0; n < KT; n++)
-            if (n > warp * T + m) small_load_transposed(A[m][n], scratch[tile_below(n - 1, warp * T + m)], lane);
+            if (n > warp * T + m) small_load_transposed(N[m][n], scratch[tile_below(n - 1, warp * T + m)], lane);
     segment_barrier<WARPS>();
+#pragma unroll
+    for (int m = 0; m < T; m++)
+#pragma unroll
+        for (int n = 0; n < KT; n++)
+#pragma unroll
+            for (int i = 0; i < 8; i++) N[m][n][i / 4][i % 4] = -N[m][n][i / 4][i % 4];
 }
 
-template <int DK, int WARPS> __device__ __forceinline__ void scale_all(matrix_rows<DK, WARPS> &A, float by)
+template <int DK, int WARPS> __device__ __forceinline__ void scale_all(matrix_rows<DK, WARPS> &N, float by)
 {
 #pragma unroll
     for (int m = 0; m < DK / 16 / WARPS; m++)
 #pragma unroll
         for (int n = 0; n < DK / 16; n++)
 #pragma unroll
-            for (int i = 0; i < 8; i++) A[m][n][i / 4][i % 4] *= by;
+            for (int i = 0; i < 8; i++) N[m][n][i / 4][i % 4] *= by;
 }
 
 template <int DK, int WARPS>
-__device__ __forceinline__ void set_diagonal(matrix_rows<DK, WARPS> &A, float x, int warp, int lane)
+__device__ __forceinline__ void set_diagonal(matrix_rows<DK, WARPS> &N, float x, int warp, int lane)
 {
     const int g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -104,7 +118,7 @@ __device__ __forceinline__ void set_diagonal(matrix_rows<DK, WARPS> &A, float x,
             for (int i = 0; i < 8; i++) {
                 const bool diagonal =
                     warp * (DK / 16 / WARPS) + m == n && g + 8 * (i % 4 / 2) == 8 * (i / 4) + 2 * t + i % 2;
-                A[m][n][i / 4][i % 4] = diagonal ? x : 0.0f;
+                N[m][n][i / 4][i % 4] = diagonal ? x : 0.0f;
             }
 }
 
@@ -115,29 +129,29 @@ __device__ __forceinline__ float root_below(float x)
     return __uint_as_float((uint32_t)(127 - (exponent >> 1)) << 23);
 }
 
-/* The first column tile to the end. */
-template <int DK, int WARPS> __device__ __forceinline__ void rotate(matrix_rows<DK, WARPS> &A)
+/* The first BY column tiles to the end. */
+template <int BY, int T, int KT> __device__ __forceinline__ void rotate(float (&N)[T][KT][2][4])
 {
-    constexpr int KT = DK / 16;
 #pragma unroll
-    for (int m = 0; m < KT / WARPS; m++)
+    for (int m = 0; m < T; m++)
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const float first = A[m][0][i / 4][i % 4];
+            float x[KT];
 #pragma unroll
-            for (int n = 0; n + 1 < KT; n++) A[m][n][i / 4][i % 4] = A[m][n + 1][i / 4][i % 4];
-            A[m][KT - 1][i / 4][i % 4] = first;
+            for (int n = 0; n < KT; n++) x[n] = N[m][n][i / 4][i % 4];
+#pragma unroll
+            for (int n = 0; n < KT; n++) N[m][n][i / 4][i % 4] = x[(n + BY) % KT];
         }
 }
 
-/* A -> -A^-1 by symmetric sweeps of 16 pivots: with W = L^-1 A_p for the pivot rows A_p, A_pp = L L^T, then rows and
- * columns p set to zero and W_p = -L^-1, the sweep is A -= W^T W, as in the recursion. The first column tile goes to
- * the end each time, so that the pivot's is always first (a lone warp's rows likewise): the same instructions serve
- * every pivot. A lone warp does it in lone_segment. What is factored is A_pp root^2, root a power of two that brings it
- * near 1. */
-template <int DK, int WARPS>
-__device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &A, penalty_shared<DK, WARPS> &shared, float root,
-                                      int warp, int lane)
+/* N = -A -> A^-1 by symmetric sweeps of 16 pivots: with W = L^-1 N_p for the pivot rows N_p, -N_pp = L L^T, then rows
+ * and columns p set to zero and W_p = L^-1, the sweep is N += W^T W, as in the recursion. The first column tile goes to
+ * the end each time, so that the pivot's is always first: the same instructions serve every pivot. A lone warp does it
+ * in lone_sweeps. What is factored is N_pp root^2, root a power of two that brings it near 1. N comes as load_rows
+ * leaves it, `complete` makes it -M when the first pivots' tile has been factored. */
+template <int DK, int WARPS, typename F>
+__device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &N, penalty_shared<DK, WARPS> &shared, float root,
+                                      int warp, int lane, F &&complete)
 {
     using M = bf16_arithmetic;
     constexpr int KT = DK / 16, T = KT / WARPS;
@@ -145,6 +159,10 @@ __device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &A, penalty_shared<
     for (int p = 0; p < KT; p++) {
         const bool owner = warp == p / T;
         const int mine = p % T;
+        frag high[T], low[T]; /* of the pivots' columns, then of W^T */
+        const auto split = [&](int m) {
+            high[m] = pack_tile<M>(N[m][0][0], N[m][0][1]), low[m] = pack_rest<M>(N[m][0][0], N[m][0][1], high[m]);
+        };
         if (owner) {
             float column[16];
 #pragma unroll
@@ -152,7 +170,7 @@ __device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &A, penalty_shared<
                 if (m == mine) {
                     float c[2][4];
 #pragma unroll
-                    for (int i = 0; i < 8; i++) c[i / 4][i % 4] = A[m][0][i / 4][i % 4] * (root * root);
+                    for (int i = 0; i < 8; i++) c[i / 4][i % 4] = N[m][0][i / 4][i % 4] * (root * root);
                     factor_store(shared.G[warp], c, lane);
                 }
             __syncwarp();
@@ -162,43 +180,48 @@ __device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &A, penalty_shared<
             for (int i = 0; i < 16; i++) column[i] *= root;
             factor_keep_split(shared.factor[0], shared.factor[1], column, lane);
         }
+        if (p == 0) complete();
+        if (!owner) {
+#pragma unroll
+            for (int m = 0; m < T; m++) split(m);
+        }
         segment_barrier<WARPS>();
         const frag Lh = load_tile_transposed(shared.factor[0], FACTOR_PITCH, lane),
                    Ll = load_tile_transposed(shared.factor[1], FACTOR_PITCH, lane);
-        frag high[T], low[T];
 #pragma unroll
         for (int m = 0; m < T; m++) {
-            const bool pivots = owner && m == mine;
-            if (pivots) {
-                high[m] = negate(load_tile(shared.factor[0], FACTOR_PITCH, lane));
-                low[m] = negate(load_tile(shared.factor[1], FACTOR_PITCH, lane));
+            if (owner && m == mine) {
+                high[m] = load_tile(shared.factor[0], FACTOR_PITCH, lane);
+                low[m] = load_tile(shared.factor[1], FACTOR_PITCH, lane);
+#pragma unroll
+                for (int n = 1; n < KT; n++)
+#pragma unroll
+                    for (int i = 0; i < 8; i++) N[m][n][i / 4][i % 4] = 0;
             } else {
+                if (owner) split(m);
                 float w[2][4] = {};
-                const frag z = pack_tile<M>(A[m][0][0], A[m][0][1]), rest = pack_rest<M>(A[m][0][0], A[m][0][1], z);
-                mma_t<M>(w, rest, Lh);
-                mma_t<M>(w, z, Ll);
-                mma_t<M>(w, z, Lh);
+                mma_t<M>(w, low[m], Lh);
+                mma_t<M>(w, high[m], Ll);
+                mma_t<M>(w, high[m], Lh);
                 high[m] = pack_tile<M>(w[0], w[1]), low[m] = pack_rest<M>(w[0], w[1], high[m]);
             }
             const int place = (warp * T + m - p + KT) % KT; /* among the column tiles now */
             shared.exchange[0][place][lane] = high[m], shared.exchange[1][place][lane] = low[m];
 #pragma unroll
-            for (int n = 0; n < KT; n++)
-#pragma unroll
-                for (int i = 0; i < 8; i++) A[m][n][i / 4][i % 4] = n == 0 || pivots ? 0.0f : A[m][n][i / 4][i % 4];
+            for (int i = 0; i < 8; i++) N[m][0][i / 4][i % 4] = 0;
         }
         __syncthreads();
 #pragma unroll
         for (int n = 0; n < KT; n++) {
-            const frag right = negate(shared.exchange[0][n][lane]), rest = negate(shared.exchange[1][n][lane]);
+            const frag right = shared.exchange[0][n][lane], rest = shared.exchange[1][n][lane];
 #pragma unroll
             for (int m = 0; m < T; m++) {
-                mma_t<M>(A[m][n], low[m], right);
-                mma_t<M>(A[m][n], high[m], rest);
-                mma_t<M>(A[m][n], high[m], right);
+                mma_t<M>(N[m][n], low[m], right);
+                mma_t<M>(N[m][n], high[m], rest);
+                mma_t<M>(N[m][n], high[m], right);
             }
         }
-        rotate<DK, WARPS>(A);
+        rotate<1>(N);
     }
 }
 
