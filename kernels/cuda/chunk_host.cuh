@@ -53,11 +53,10 @@ static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
     return few || 8 * heads * walks > places;
 }
 
-/* brief where the walks of all heads, four times as many blocks as map's, are in at once. delta, which makes its own
- * keys in each chunk, gains nothing by it. */
-template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int dvp, int walks)
+/* delta, which makes its own keys in each chunk, gains nothing by brief, nor do more heads than can walk at once. */
+template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int dvp)
 {
-    if (WIDE || walks_apart(heads, chunks, dkp, walks)) return back_half::apart;
+    if (WIDE || walks_apart(heads, chunks, dkp, (dvp + 63) / 64)) return back_half::apart;
     const int64_t places = (int64_t)vla_cuda_sm_count() * brief::shape<64>::blocks;
     return OP == VLA_VLA && dkp == 64 && 8 * heads * (dvp / brief::STRIP_ROWS) <= places ? back_half::brief
                                                                                          : back_half::beside;
@@ -71,7 +70,7 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
     l.dkp = p->dk <= 64 && !(WIDE && p->dv > 64) ? 64 : 128; /* see map_values */
     l.dvp = (int)((p->dv + 15) / 16 * 16);
     l.walks = (l.dvp + 63) / 64;
-    l.back = back_of<OP, WIDE>(l.heads, l.chunks, l.dkp, l.dvp, l.walks);
+    l.back = back_of<OP, WIDE>(l.heads, l.chunks, l.dkp, l.dvp);
     if (l.back == back_half::brief) l.walks = l.dvp / brief::STRIP_ROWS;
     const bool apart = l.back == back_half::apart, brief = l.back == back_half::brief;
     const int64_t KT = l.dkp / 16, strips = l.dvp / 16, rows = CT * KT * 512, square = KT * KT * 512,
