@@ -16,7 +16,7 @@ struct layout {
     int dk, dv;              /* widths rounded up */
     int a_step;              /* by segments: chunks of 64 tokens a step; 0: by prefixes */
     int64_t segments, steps; /* a head; a segment */
-    bool once;               /* in one launch, by linear_once.cuh */
+    bool once;               /* in one launch, by linear_once.cuh or linear_whole.cuh */
     int64_t marks;
 };
 

@@ -15,11 +15,11 @@ __device__ __forceinline__ void seam(const arguments &a)
 }
 
 struct whole_shared {
-    uint4 S[2][1024];              /* before the first chunk of a pair, a panel of 64 of dv: 128 dk rows; then outputs */
+    uint4 S[2][1024]; /* before the first chunk of a pair, a panel of 64 of dv: 128 dk rows; then outputs */
     rows<128, 2> K[2], V[2], Q[2]; /* pairs of chunks; of K also S before the second, then outputs */
-    float n[ONCE_CH][128]; /* of chunks, then before them as operands */
-    float n_before[128]; /* the segment; then after it */
-    uint8_t down[ONCE]; /* powers of two that queries were divided by */
+    float n[ONCE_CH][128];         /* of chunks, then before them as operands */
+    float n_before[128];           /* the segment; then after it */
+    uint8_t down[ONCE];            /* powers of two that queries were divided by */
     unsigned long long first_bad;
     int bad;
 };
@@ -83,7 +83,8 @@ static __global__ void __launch_bounds__(512, 1) whole(const __grid_constant__ a
             float4 x = make_float4(d[j][0], d[j][1], d[j][2], d[j][3]);
             if (goes_on) {
                 float4 from = make_float4(0, 0, 0, 0);
-                each_element<D, 2>(a, j, [&](int e, int place) { ((float *)&from)[e] = a.S_in[head * a.dv * a.dk + place]; });
+                each_element<D, 2>(a, j,
+                                   [&](int e, int place) { ((float *)&from)[e] = a.S_in[head * a.dv * a.dk + place]; });
                 state[j * F::NT] = from, add4(x, from);
             }
             if (segment + 1 < segments) own[j * F::NT] = x;
