@@ -24,8 +24,13 @@ tensors "$out/good" none "$one"
 expect 1 "k holds NaN at head 0, token 1" --input "$out/nan" -q
 expect 1 "v holds an infinity at head 0, token 1" --input "$out/inf" -q
 expect 1 "nan: k holds NaN at head 0, token 1, element 1" --input "$out/nan" --verify C3,C4 -q
-expect 1 "C8: head 0, step 1: Cholesky" --verify C8 --source gauss --lambda0 1e-200 --T 8 --d 4 --H 1 -q
-expect 1 "vla/jacobian/gauss/B1_H1_T8_K4_V4_identity_l1e-200: head 0, step 1: Cholesky" --source gauss --lambda0 1e-200 --T 8 --d 4 --H 1 -q
+# the step at which M is not positive definite any more depends on how LAPACK's kernels round: 1 to 4 on the processors tried
+for names in "C8: head 0, step " ": Cholesky of order 4: dpotrf info "; do
+  expect 1 "$names" --verify C8 --source gauss --lambda0 1e-200 --T 8 --d 4 --H 1 -q
+done
+for names in "vla/jacobian/gauss/B1_H1_T8_K4_V4_identity_l1e-200: head 0, step " ": Cholesky of order 4: dpotrf info "; do
+  expect 1 "$names" --source gauss --lambda0 1e-200 --T 8 --d 4 --H 1 -q
+done
 expect 2 "has 3 tokens" --input "$out/good" --T 4 -q
 expect 3 "missing" --input "$out/missing"
 expect 2 "softmax keeps no recurrent state" --op softmax -q
