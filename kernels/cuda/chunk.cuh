@@ -7,18 +7,22 @@
  * delta: a = beta K, f = |qf|. (linear, which solves nothing, is linear_prefix.cuh.) vla: a_t = unit(A_t k_t) with (u
  * unit rows) A = M^-1, M = d lambda0 I + sum of u^T u before the chunk (A and u here are A/d and u sqrt d of the
  * definition; a does not see the factor) ; Z = U A ; G = I + Z U^T = L L^T ; W = L^-1 Z ; X = K A - tril(K W^T) W ; A
- * -= W^T W, sixteen tokens at a time, so that A stays in registers as the accumulator of its own update.
+ * -= W^T W, sixteen tokens at a time, so that A (held as -A) stays in registers as the accumulator of its own update.
  *
  * Launches for a stretch of chunks (workspace is bounded, so a long sequence takes several stretches):
  *   prepare  features of u and k as tiles, sums of u^T u a segment and of kf a chunk   (vla)
  *   prefix   sums -> sums before, in order, so that results do not depend on the launch
- *   penalty  a block a segment: A = M^-1 by blocked sweep, then a for each token   (vla)
- *   map      a block a chunk: D and B, then Qeff and O_loc, and O when the state is there. The kernel's first blocks
- *            walk: a block for 64 rows of S of a head, a chunk after the other as their maps come (chunk_walk.cuh)
-            (vla at dk = 64: chunk_brief.cuh, where a block walks 16 rows)
- * or, where chunks a head are few,
+ *   penalty  a segment by one warp (dk to 64, chunk_penalty_lone.cuh) or four (chunk_penalty_rows.cuh): A = M^-1 by
+ *            blocked sweep, then a for each token   (vla)
+ *   map      a block a chunk: D and B, then Qeff and O_loc, and O when the state is there (chunk_map.cuh). The kernel's
+ *            first blocks walk: a block for 64 rows of S of a head, a chunk after the other as their maps come
+ *            (chunk_walk.cuh)
+ * or, of vla at dk to 64 where the walks of all heads are in at once,
+ *   chunks   the same, but a block walks 16 rows (chunk_brief.cuh, chunk_brief_walk.cuh)
+ * or, where chunks or heads are few, or heads too many for the places that walks may take,
  *   map and walk apart (chunk_apart_map.cuh, chunk_apart_walk.cuh): D, B, Qeff and O_loc, then the walk with the
  *   outputs
+ * Which of them: chunk_host.cuh.
  *
  * Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state and the
  * maps, split in two bfloat16 for the inverse, float32 sums. Of float32 inputs (WIDE, the scan form in tf32) state and
@@ -51,8 +55,8 @@ struct arguments {
     /* workspace, a chunk (head, chunk): tiles are frags */
     frag *U, *K, *X;         /* [CT][DK/16][32] */
     frag *maps;              /* -D as blocks of 8 x 8, [k][n][8 n][8 k], then B, sixteen rows of S a tile row:
-                              * [walks][4][DK/16][32] */
-    frag *columns;           /* of a walk apart */
+                              * [walks][4][DK/16][32]; of chunk_brief.cuh -D^T; of a walk apart its records */
+    frag *columns;           /* of a walk apart B and O_loc, of chunk_brief.cuh B: by sixteen rows of S */
     frag *states;            /* S before the chunk [dvp/16][DK/16][32], right operands */
     int *ready;              /* a head [stride + 1]: state 0 is there, then chunk by chunk D and B are */
     float *norm;             /* [C]: |kf| */
@@ -66,7 +70,7 @@ struct arguments {
     unsigned long long *bad; /* a head: first token that is not finite */
     float diagonal;          /* of M before the first token */
     bool first, resume;      /* the first stretch; of a run that goes on from a state */
-    bool early, lone;        /* kernels let the next one in at their start; penalty's blocks are four lone warps */
+    bool early, lone;        /* kernels let the next one in early; penalty's blocks are four lone warps */
 };
 
 /* Exponents as float's bits have them, 127 for 1: of the power of two that is not below x, x >= 0 and finite. */

@@ -1,11 +1,11 @@
-/* Chunks in one kernel with their walk (chunk.cuh), of vla at dk = 64: the first blocks walk, one for sixteen rows of S
- * of a head (chunk_brief_walk.cuh); the others are chunks, in order, a block each.
+/* Chunks in one kernel with their walk (chunk.cuh), of vla at dk to 64: the first blocks walk, one for sixteen rows of
+ * S of a head (chunk_brief_walk.cuh); the others are chunks, in order, a block each.
  *
  * What needs no a comes first: keys, values, queries and the row sums of Q K^T. Then N, whose tiles are dealt to warps,
- * with its rows multiplied by the inverses of their diagonal tiles, so that in R_i = N_ii^-1 X_i - sum_k<i (N_ii^-1
- * N_ik) R_k one product follows R_(i-1). Each warp takes sixteen columns of K and of V through that, and to D and B,
- * which a flag says are there. Then P, Qeff = Q - P Rk and O_loc = P Rv; O when S is there. Tiles in shared memory are
- * frags. Who waits for whom and why nobody waits forever: chunk_walk.cuh. */
+ * with its rows multiplied by the inverses of their diagonal tiles, so that in R_i = N_ii^-1 Y_i - sum_k<i (N_ii^-1
+ * N_ik) R_k, Y being K or V, one product follows R_(i-1). Each warp takes sixteen columns of K and of V through that,
+ * and to D and B, which a flag says are there. Then P, Qeff = Q - P Rk and O_loc = P Rv; O when S is there. Tiles in
+ * shared memory are frags. Who waits for whom and why nobody waits forever: chunk_walk.cuh. */
 #ifndef VLA_CUDA_CHUNK_BRIEF_CUH
 #define VLA_CUDA_CHUNK_BRIEF_CUH
 #include "kernels/cuda/chunk_brief_walk.cuh"

@@ -79,7 +79,7 @@ __device__ __forceinline__ void store_relaxed(uint2 *p, const uint2 &x)
     asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1,%2};" ::"l"(p), "r"(x.x), "r"(x.y) : "memory");
 }
 
-/* Where it stands in the code, between loads that are not waited for. */
+/* A product that stays where it stands in the code, between loads that are not waited for. */
 __device__ __forceinline__ void product_here(float (&c)[4], const uint32_t (&a)[4], const uint2 &b)
 {
     asm volatile(

@@ -44,8 +44,8 @@ static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, bool fresh)
     return (int)best;
 }
 
-/* Is the walk a kernel of its own? Beside the maps it waits for no launch and reads them out of cache, but it has four
- * warps for all of a head: it pays where the maps take longer than its steps and find enough places beside it. */
+/* Is the walk a kernel of its own? Beside the maps it waits for no launch and reads them out of cache, but it has few
+ * warps a head: it pays where the maps take longer than its steps and find enough places beside it. */
 static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
 {
     const int64_t places = (int64_t)vla_cuda_sm_count() * (dkp == 64 ? map_blocks<64> : map_blocks<128>);

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
     const int lane = (int)threadIdx.x % 32, own = UNITS > 1 ? warp_number() : 0;
     penalty_shared<DK, WARPS> &shared = ((penalty_shared<DK, WARPS> *)raw)[own];
     factor_unit(shared.unit, UNITS > 1 ? lane : (int)threadIdx.x, form::threads);
-    const int warp = warp_of_segment<DK, WARPS>(&shared.salt); /* a barrier behind that */
+    const int warp = warp_of_segment<DK, WARPS>(&shared.salt); /* of several warps, a barrier behind that */
     /* The end states come first, segments of no tokens, and the first segments of fresh heads, which have nothing to
      * invert, last: where places are few those may take the ones that end states leave. */
     const uint32_t heads = (uint32_t)a.heads, unit = blockIdx.x * UNITS + (uint32_t)own;

@@ -56,7 +56,7 @@ __device__ __forceinline__ void split_solve(frag &high, frag &low, const frag &L
     split(high, low, w);
 }
 
-/* The same in registers of its own, which the compiler would copy for each product instead; zero is 0. */
+/* A frag in registers of its own, which the compiler would copy for each product instead; zero is 0. */
 __device__ __forceinline__ frag own_registers(frag f, int zero)
 {
 #pragma unroll
@@ -86,7 +86,7 @@ template <int DK> struct pending_sweep {
     {
         split_products(to, from, high[m % KT], low[m % KT], right[n % KT], right_low[n % KT]);
     }
-    /* Part i of eight of all but the next pivots' tile, and one of its results. */
+    /* One part, 0 to 7, of all but the next pivots' tile; one of its results is returned. */
     __device__ __forceinline__ float rest(lower_tiles<DK> &N, int part)
     {
         constexpr int TILES = KT * (KT + 1) / 2 - 1;

@@ -1,4 +1,5 @@
-/* Parts of penalty (chunk_penalty.cuh): A of a segment in the registers of its warps, its sweep and its recursion. */
+/* Parts of penalty (chunk_penalty.cuh): A of a segment in the registers of its warps, its sweep and its recursion; and
+ * what a segment of one warp (chunk_penalty_lone.cuh) shares with them. */
 #ifndef VLA_CUDA_CHUNK_PENALTY_ROWS_CUH
 #define VLA_CUDA_CHUNK_PENALTY_ROWS_CUH
 #include "kernels/cuda/chunk.cuh"
@@ -6,17 +7,17 @@
 
 namespace chunked
 {
-/* A block a segment; warp w of `warps` holds row tiles w T to w T + T - 1 of A as results of products. Fewer warps mean
- * fewer instructions in all, more warps a shorter chain. */
+/* Where a segment has several warps, warp w holds row tiles w T to w T + T - 1 of A as results of products. Fewer warps
+ * mean fewer instructions in all, more warps a shorter chain. */
 template <int DK, int WARPS> struct penalty_shape {
     static constexpr int KT = DK / 16, T = KT / WARPS, threads = 32 * WARPS, stages = 3,
-                         blocks = 8 * (64 * 64) / (DK * DK) / (DK == 64 ? WARPS : 1); /* a multiprocessor */
+                         blocks = 8 * (64 * 64) / (DK * DK) / (DK == 64 ? WARPS : 1); /* segments a multiprocessor */
 };
 
 template <int DK, int WARPS> struct penalty_shared {
     using form = penalty_shape<DK, WARPS>;
     frag input[form::stages][2][form::KT][32];        /* U and K of sixteen tokens */
-    frag exchange[2][WARPS > 1 ? form::KT : 1][32];   /* Z^T by parity or W^T; in the sweep W^T, high and low parts */
+    frag exchange[2][WARPS > 1 ? form::KT : 1][32];   /* W^T; in the sweep its high and low parts */
     float4 P[WARPS][2][32];                           /* a warp's part of K Z^T */
     float G[WARPS][FACTOR_MATRIX], unit[FACTOR_UNIT]; /* of Z U^T */
     float4 left[WARPS > 1 ? form::T : 1][2][32]; /* directions of the warp that will factor, not yet of unit length */
@@ -37,14 +38,6 @@ __device__ __forceinline__ void copy_async_if(bool there, void *to, const void *
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
                  "l"(from), "r"(there ? 16 : 0)
                  : "memory");
-}
-
-template <int WARPS> __device__ __forceinline__ void segment_barrier()
-{
-    if (WARPS > 1)
-        __syncthreads();
-    else
-        __syncwarp();
 }
 
 /* [row tile][column tile] of a warp's rows. */
@@ -81,13 +74,13 @@ __device__ __forceinline__ void complete_rows(matrix_rows<DK, WARPS> &N, penalty
 #pragma unroll
         for (int n = 0; n < KT; n++)
             if (n < warp * T + m) small_store(scratch[tile_below(warp * T + m - 1, n)], N[m][n], lane);
-    segment_barrier<WARPS>();
+    __syncthreads();
 #pragma unroll
     for (int m = 0; m < T; m++)
 #pragma unroll
         for (int n = 0; n < KT; n++)
             if (n > warp * T + m) small_load_transposed(N[m][n], scratch[tile_below(n - 1, warp * T + m)], lane);
-    segment_barrier<WARPS>();
+    __syncthreads();
 #pragma unroll
     for (int m = 0; m < T; m++)
 #pragma unroll
@@ -185,7 +178,7 @@ __device__ __forceinline__ void sweep(matrix_rows<DK, WARPS> &N, penalty_shared<
 #pragma unroll
             for (int m = 0; m < T; m++) split(m);
         }
-        segment_barrier<WARPS>();
+        __syncthreads();
         const frag Lh = load_tile_transposed(shared.factor[0], FACTOR_PITCH, lane),
                    Ll = load_tile_transposed(shared.factor[1], FACTOR_PITCH, lane);
 #pragma unroll
@@ -311,7 +304,7 @@ __device__ __forceinline__ void recur(matrix_rows<DK, WARPS> &N, penalty_shared<
         frag W[T];
 #pragma unroll
         for (int m = 0; m < T; m++) W[m] = transpose(Z[m]);
-        segment_barrier<WARPS>();
+        __syncthreads();
         if (!owner) {
             if (step > 0) {
                 frag *to = out + (int64_t)(step - 1) * KT * 32;

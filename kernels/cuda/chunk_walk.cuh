@@ -3,7 +3,8 @@
  * A block walks 64 rows of S of one head: four warps, sixteen rows each, S as the accumulators of its own update,
  * packed as the left operand; D is the right one, by wgmma out of shared memory (mma on older devices). Each state goes
  * to memory, where the chunk's block waits for it. D and B come by bulk copies as they get ready. While a chunk's
- * products run, its state is written and the next chunk's B loaded.
+ * products run, its state is written and the next chunk's B loaded. What is said below of waiting and of states holds
+ * for chunk_brief_walk.cuh too.
  *
  * Who waits for whom: a chunk's block makes D and B of nothing but its inputs, sets ready, and only then waits for its
  * state; blocks of lower numbers are let in first, a head's walk before its chunks and chunks in order. So the lowest
@@ -189,8 +190,7 @@ __device__ __forceinline__ void add_product(float (&S)[DK / 16][2][4], const fra
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
-        for (int m = 0; m < DK / 16; m++)
-            mma_r<bf16_arithmetic>(S[m], X[k], load_plain(own + k * (DK * 32) + m * 256));
+        for (int m = 0; m < DK / 16; m++) mma_r<bf16_arithmetic>(S[m], X[k], load_plain(own + k * (DK * 32) + m * 256));
 #endif
 }
 

@@ -1,6 +1,6 @@
 /* linear, chunkwise on the device's tensor cores, bf16 and f16: two ways, by prefixes of chunks (linear_prefix.cuh,
- * which takes every shape) and by segments (linear_walk.cuh, where it takes the shape and is faster); which of them,
- * launches and limits are here. */
+ * which takes every shape) and by segments where they take the shape and are faster (linear_walk.cuh, or in one launch
+ * linear_once.cuh and linear_whole.cuh); which of them, launches and limits are here. */
 #include "kernels/cuda/linear_prefix.cuh"
 #include "kernels/cuda/linear_once.cuh"
 #include "kernels/cuda/linear_walk.cuh"
@@ -39,8 +39,8 @@ bool wants_segments(const vla_problem *p)
     return heads >= 12 || (heads >= 4 && (p->dk <= 64 || p->T > 2048));
 }
 
-/* In one launch, where a block or two a multiprocessor is all (measured; more of them are slower, and so are halves of
- * the device). */
+/* In one launch, where a block or two a multiprocessor is all, blocks of half of dv counted (measured; more of them are
+ * slower, and so are halves of the device). */
 bool wants_once(int64_t heads, int64_t T, int dk)
 {
     const int64_t processors = vla_cuda_sm_count(), segments = (T + linear_walk::ONCE - 1) / linear_walk::ONCE,

@@ -1,11 +1,12 @@
-/* linear at dk and dv from 65 to 128 in one launch: a block has 256 tokens and 64 columns of dv, brings k, v and q once
- * and keeps them. It writes its sum of v kf^T for the blocks of later tokens and marks it, makes what needs no state
- * while it waits for the marks of earlier ones, adds their sums in order, and makes its outputs.
+/* linear at dk and dv from 65 to 128 in one launch, up to 2,048 tokens: a block has 256 tokens and 64 columns of dv,
+ * brings k, v and q once and keeps them. It writes its sum of v kf^T for the blocks of later tokens and marks it, makes
+ * what needs no state while it waits for the marks of earlier ones, adds their sums in order, and makes its outputs.
  *   O = (tril(Q K^T) V + Q S^T) / max(tril(Q K^T) 1 + Q n, eps)
- * A block's operands fill a multiprocessor's shared memory, so nothing is loaded while it computes: it is for lengths
- * where few blocks come after each other. No block can wait for one that finds no place: blocks are let in in the order
- * of their numbers, and one waits for lower ones and the other half of its own tokens. Roundings, NaN and floors are
- * those of linear_walk.cuh; a mark tells the first row that is not finite. */
+ * A block's operands fill a multiprocessor's shared memory, so nothing is loaded while it computes: it is taken where
+ * all blocks find a place at once (16 heads: 513 to 1,024 tokens); where they would take two turns, linear_whole.cuh
+ * is (linear_chunk_cuda.cu chooses). No block can wait for one that finds no place: blocks are let in in the order of
+ * their numbers, and one waits for lower ones and the other half of its own tokens. Roundings, NaN and floors are those
+ * of linear_walk.cuh; a mark tells the first row that is not finite. */
 #ifndef VLA_CUDA_LINEAR_ONCE_CUH
 #define VLA_CUDA_LINEAR_ONCE_CUH
 #include "kernels/cuda/linear_rows.cuh"

@@ -265,16 +265,6 @@ __device__ __forceinline__ void small_store(float *m, const float (&c)[2][4], in
     }
 }
 
-__device__ __forceinline__ void small_load(float (&c)[2][4], const float *m, int lane)
-{
-    const int g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        c[h][0] = m[g * SMALL_PITCH + 8 * h + 2 * t], c[h][1] = m[g * SMALL_PITCH + 8 * h + 2 * t + 1];
-        c[h][2] = m[(g + 8) * SMALL_PITCH + 8 * h + 2 * t], c[h][3] = m[(g + 8) * SMALL_PITCH + 8 * h + 2 * t + 1];
-    }
-}
-
 __device__ __forceinline__ void small_load_transposed(float (&c)[2][4], const float *m, int lane)
 {
     const int g = lane / 4, t = lane % 4;
@@ -285,29 +275,23 @@ __device__ __forceinline__ void small_load_transposed(float (&c)[2][4], const fl
     }
 }
 
-/* Row elimination of a 16 x 16 matrix in place by one warp, lane r + 16 h holding columns 8h.. of row r. UNIT: the
- * matrix is I + its strict lower part, and becomes the inverse. Otherwise it is symmetric positive definite, G = L L^T,
- * and becomes L^-1. The upper part is not read (UNIT) and comes back zero. One pivot a step: about 55 cycles each. */
-template <bool UNIT> __device__ __forceinline__ void small_invert(float *m, int lane)
+/* Row elimination of a 16 x 16 matrix in place by one warp, lane r + 16 h holding columns 8h.. of row r: I + the strict
+ * lower part of the matrix becomes its inverse. The upper part is not read and comes back zero. One pivot a step: about
+ * 55 cycles each. */
+__device__ __forceinline__ void small_invert(float *m, int lane)
 {
     const int r = lane % 16, half = lane / 16;
-    float a[8], diagonal = 1;
+    float a[8];
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const int c = 8 * half + i;
-        a[i] = UNIT && c >= r ? 0.0f : m[r * SMALL_PITCH + c];
+        a[i] = c >= r ? 0.0f : m[r * SMALL_PITCH + c];
     }
 #pragma unroll
-    for (int j = 0; j < (UNIT ? 15 : 16); j++) {
+    for (int j = 0; j < 15; j++) {
         const float own = __shfl_sync(FULL_WARP, a[j % 8], r + (j / 8) * 16);
-        float f = own;
-        if (!UNIT) {
-            const float pivot = __shfl_sync(FULL_WARP, a[j % 8], j + (j / 8) * 16);
-            if (r == j) diagonal = pivot;
-            f = own * reciprocal(pivot);
-        }
-        f = r > j ? f : 0.0f;
+        const float f = r > j ? own : 0.0f;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const float row = __shfl_sync(FULL_WARP, a[i], j + 16 * half);
@@ -318,12 +302,11 @@ template <bool UNIT> __device__ __forceinline__ void small_invert(float *m, int 
                 a[i] = updated;
         }
     }
-    const float scale = UNIT ? 1.0f : rsqrtf(diagonal);
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const int c = 8 * half + i;
-        m[r * SMALL_PITCH + c] = c < r ? a[i] * scale : c == r ? scale : 0.0f;
+        m[r * SMALL_PITCH + c] = c < r ? a[i] : c == r ? 1.0f : 0.0f;
     }
     __syncwarp();
 }

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(32 * WARPS) pairs(const __grid_constant__ argu
         row_products<DK, TERMS>(c, a.K + from, a.X + from, lane);
         float *m = small[warp];
         small_store(m, c, lane);
-        small_invert<true>(m, lane);
+        small_invert(m, lane);
         to = a.N + block * PAIR_TILES * 32 + lane;
         const float *row = m + g * SMALL_PITCH + 2 * t, *lower = row + 8 * SMALL_PITCH;
         to[0] = make_float2(row[0], row[1]), to[32] = make_float2(lower[0], lower[1]);
