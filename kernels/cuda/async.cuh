@@ -115,6 +115,10 @@ __device__ __forceinline__ void store_relaxed(void *p, const uint4 &x)
     asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                  : "memory");
 }
+__device__ __forceinline__ void store_relaxed(void *p, const uint2 &x)
+{
+    asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1,%2};" ::"l"(p), "r"(x.x), "r"(x.y) : "memory");
+}
 
 /* Read or written once: the cache lets go of it first. */
 __device__ __forceinline__ uint64_t streamed(void)

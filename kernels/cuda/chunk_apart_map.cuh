@@ -165,40 +165,23 @@ __device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK>
     s.P[1][lower(i, j)][lane] = right_order(P);
     if (!ratio) return;
     if (i == j) keep_lower(d, lane);
-    const int g = lane / 4, t = lane % 4;
-    float upper = 0, below = 0;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const float2 w = *(const float2 *)&s.weight[16 * j + 8 * h + 2 * t];
-        upper = fmaf(d[h][0], w.x, fmaf(d[h][1], w.y, upper));
-        below = fmaf(d[h][2], w.x, fmaf(d[h][3], w.y, below));
-    }
-    upper = group_sum(upper, 4), below = group_sum(below, 4);
-    if (t == 0) s.part[j][16 * i + g] = upper, s.part[j][16 * i + g + 8] = below;
+    weigh_rows(s, d, i, j, lane);
 }
 
 /* The row sums alone, which need no a. */
 template <int DK> __device__ __forceinline__ void sum_rows(map_shared<DK> &s, int warp, int lane)
 {
     const map_tiles<DK> at(s, lane);
-    const int g = lane / 4, t = lane % 4;
 #pragma unroll 1
     for (int e = warp; e < LOWER; e += map_shared<DK>::WARPS) {
         const int i = (e > 0) + (e > 2) + (e > 5), j = e - lower(i, 0);
         const uint32_t Q = at.Q + i * at.ROWS, K = at.right_K + j * at.ROWS;
-        float d[2][4] = {}, upper = 0, below = 0;
+        float d[2][4] = {};
 #pragma unroll
         for (int k = 0; k < sizes<DK>::KT; k++)
             mma_r<f16_arithmetic>(d, load_plain(Q + 32 * k), load_plain(K + 32 * k));
         if (i == j) keep_lower(d, lane);
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const float2 w = *(const float2 *)&s.weight[16 * j + 8 * h + 2 * t];
-            upper = fmaf(d[h][0], w.x, fmaf(d[h][1], w.y, upper));
-            below = fmaf(d[h][2], w.x, fmaf(d[h][3], w.y, below));
-        }
-        upper = group_sum(upper, 4), below = group_sum(below, 4);
-        if (t == 0) s.part[j][16 * i + g] = upper, s.part[j][16 * i + g + 8] = below;
+        weigh_rows(s, d, i, j, lane);
     }
 }
 

@@ -154,25 +154,10 @@ __device__ __forceinline__ void substitute(float (&y)[2][4], const frag (&R)[CT]
     for (int k = 0; k < i; k++) mma_r<f16_arithmetic>(y, R[k], load_frag(N + lower(i, k) * TILE));
 }
 
-/* Row sums of Q K^T. */
-template <int DK> __device__ __forceinline__ void sum_scores(chunk_shared<DK> &s, int warp, int lane)
-{
-    constexpr int KT = DK / 16, PITCH = chunk_shared<DK>::PITCH;
-    const uint32_t all_Q = shared_address(s.Q) + plain_offset(PITCH, lane);
-#pragma unroll 1
-    for (int e = warp; e < LOWER; e += KT) {
-        const int i = (e > 0) + (e > 2) + (e > 5), j = e - lower(i, 0);
-        float d[2][4] = {};
-#pragma unroll
-        for (int k = 0; k < KT; k++)
-            mma_t<f16_arithmetic>(d, load_plain(all_Q + (uint32_t)(i * 32 * PITCH + 32 * k)), s.K[j][k][lane]);
-        if (i == j) keep_lower(d, lane);
-        weigh_rows(s, d, i, j, lane);
-    }
-}
-
-/* Tiles of P. */
-template <int DK> __device__ __forceinline__ void make_P(chunk_shared<DK> &s, int warp, int lane)
+/* Tiles of tril(Q R^T), R's frags in shared memory: take(tile, i, j), dealt to warps. */
+template <int DK, typename F>
+__device__ __forceinline__ void query_products(const chunk_shared<DK> &s, const frag (&R)[CT][DK / 16][32], int warp,
+                                               int lane, F &&take)
 {
     constexpr int KT = DK / 16, PITCH = chunk_shared<DK>::PITCH;
     const uint32_t all_Q = shared_address(s.Q) + plain_offset(PITCH, lane);
@@ -182,9 +167,9 @@ template <int DK> __device__ __forceinline__ void make_P(chunk_shared<DK> &s, in
         float c[2][4] = {};
 #pragma unroll
         for (int k = 0; k < KT; k++)
-            mma_t<f16_arithmetic>(c, load_plain(all_Q + (uint32_t)(i * 32 * PITCH + 32 * k)), s.X[j][k][lane]);
+            mma_t<f16_arithmetic>(c, load_plain(all_Q + (uint32_t)(i * 32 * PITCH + 32 * k)), R[j][k][lane]);
         if (i == j) keep_lower(c, lane);
-        s.N[e][lane] = pack_tile<f16_arithmetic>(c[0], c[1]);
+        take(c, i, j);
     }
 }
 
@@ -302,7 +287,9 @@ __global__ void __launch_bounds__(shape<DK>::threads, shape<DK>::blocks) chunks(
     __syncthreads();                      /* n is there */
     put_queries<rows, false>(s, a, left); /* and K's copies are waited for */
     __syncthreads();
-    if (a.ratio) sum_scores<DK>(s, warp, lane);
+    if (a.ratio) /* row sums of Q K^T */
+        query_products<DK>(s, s.K, warp, lane,
+                           [&](const float(&c)[2][4], int i, int j) { weigh_rows(s, c, i, j, lane); });
     grid_wait();
 #pragma unroll
     for (int i = 0; i < TILES; i++)
@@ -361,7 +348,9 @@ __global__ void __launch_bounds__(shape<DK>::threads, shape<DK>::blocks) chunks(
     }
     __syncthreads();
     if (threadIdx.x == 32 * (WARPS - 1)) fence_copies(), add_release(ready + 1, 1);
-    make_P<DK>(s, warp, lane);
+    query_products<DK>(s, s.X, warp, lane, [&](const float(&c)[2][4], int i, int j) {
+        s.N[lower(i, j)][lane] = pack_tile<M>(c[0], c[1]); /* P */
+    });
     __syncthreads();
     const uint32_t Q = shared_address(s.Q) + plain_offset(PITCH, lane);
 #pragma unroll

@@ -74,11 +74,6 @@ __device__ __forceinline__ void bring_maps(walk_shared<DK> &s, const arguments &
     }
 }
 
-__device__ __forceinline__ void store_relaxed(uint2 *p, const uint2 &x)
-{
-    asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1,%2};" ::"l"(p), "r"(x.x), "r"(x.y) : "memory");
-}
-
 /* A product that stays where it stands in the code, between loads that are not waited for. */
 __device__ __forceinline__ void product_here(float (&c)[4], const uint32_t (&a)[4], const uint2 &b)
 {
