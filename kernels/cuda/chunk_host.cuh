@@ -1,6 +1,7 @@
 /* Launching the chunkwise forms (chunk.cuh). */
 #ifndef VLA_CUDA_CHUNK_HOST_CUH
 #define VLA_CUDA_CHUNK_HOST_CUH
+#include "kernels/cuda/chunk_apart_pair.cuh"
 #include "kernels/cuda/chunk_apart_walk.cuh"
 #include "kernels/cuda/chunk_brief.cuh"
 #include "kernels/cuda/chunk_map.cuh"
@@ -12,9 +13,9 @@ namespace chunked
 constexpr int64_t BUDGET =
     (int64_t)3 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
 
-/* What comes after the write directions: map and walk apart, or chunks with their walk beside them, by map or, of vla
- * at dk = 64, as in chunk_brief.cuh. */
-enum class back_half { beside, apart, brief };
+/* What comes after the write directions: map and walk apart, a chunk a step or two, or chunks with their walk beside
+ * them, by map or, of vla at dk = 64, as in chunk_brief.cuh. */
+enum class back_half { beside, apart, pairs, brief };
 
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {
@@ -53,10 +54,14 @@ static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
     return few || 8 * heads * walks > places;
 }
 
-/* delta, which makes its own keys in each chunk, gains nothing by brief, nor do more heads than can walk at once. */
+/* Pairs shorten the walk and lengthen the maps: where the walks of all heads are in at once, of more than a few chunks.
+ * delta, which makes its own keys in each chunk, gains nothing by brief, nor do more heads than can walk at once. */
 template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int dvp)
 {
-    if (WIDE || walks_apart(heads, chunks, dkp, (dvp + 63) / 64)) return back_half::apart;
+    if (WIDE || walks_apart(heads, chunks, dkp, (dvp + 63) / 64)) {
+        const bool few = heads * (dvp / 16) <= vla_cuda_sm_count();
+        return !WIDE && dkp == 64 && dvp <= 64 && chunks >= 4 && few ? back_half::pairs : back_half::apart;
+    }
     const int64_t places = (int64_t)vla_cuda_sm_count() * brief::shape<64>::blocks;
     return OP == VLA_VLA && dkp == 64 && 8 * heads * (dvp / brief::STRIP_ROWS) <= places ? back_half::brief
                                                                                          : back_half::beside;
@@ -72,7 +77,8 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
     l.walks = (l.dvp + 63) / 64;
     l.back = back_of<OP, WIDE>(l.heads, l.chunks, l.dkp, l.dvp);
     if (l.back == back_half::brief) l.walks = l.dvp / brief::STRIP_ROWS;
-    const bool apart = l.back == back_half::apart, brief = l.back == back_half::brief;
+    const bool pairs = l.back == back_half::pairs, apart = l.back == back_half::apart || pairs,
+               brief = l.back == back_half::brief;
     const int64_t KT = l.dkp / 16, strips = l.dvp / 16, rows = CT * KT * 512, square = KT * KT * 512,
                   mapped = OP == VLA_VLA ? rows : 0, sums = OP == VLA_DELTA ? 0 : 1,
                   maps = square +
@@ -99,7 +105,9 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
     };
     const int64_t all = l.heads * l.stride;
     l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * mapped);
-    l.maps = take(all * maps), l.columns = take(all * columns), l.states = take(all * states);
+    const int64_t steps = l.heads * ((l.stride + 1) / 2); /* of pairs */
+    l.maps = take(pairs ? steps * (square + 2 * rows) : all * maps);
+    l.columns = take(pairs ? steps * strips * (KT + 2 * CT) * 512 : all * columns), l.states = take(all * states);
     l.ready = take(l.heads * (l.stride + 1) * 4);
     l.norm = take(sums * all * C * 4), l.n = take(sums * all * l.dkp * 4);
     const int64_t matrix = OP == VLA_VLA ? KT * (KT + 1) / 2 * 1024 : 0;
@@ -214,12 +222,23 @@ vla_status launch_stretch(const arguments &a, back_half back, cudaStream_t strea
         if (back == back_half::beside) return launch_map<OP, DK>(a, stream, error);
     }
     constexpr bool EARLY = OP == VLA_VLA && !WIDE;
+    if constexpr (DK == 64 && !WIDE)
+        if (back == back_half::pairs) {
+            const int64_t blocks = a.heads * ((a.chunks + 1) / 2);
+            status = launch(EARLY && a.early ? apart::map_pairs<OP, DK, EARLY> : apart::map_pairs<OP, DK, false>,
+                            blocks, dim3(apart::pair_shared<DK>::GROUP, 2),
+                            evenly(a, blocks, apart::pair_bytes<DK>(a.dvp)), stream, a, error);
+            return status == VLA_OK ? launch(apart::walk<DK, 2, false, 2>, a.heads * (a.dvp / 16),
+                                             apart::walk_shape<DK, 2, false, 2>::threads,
+                                             sizeof(apart::walk_shared<DK, 2, false, 2>), stream, a, error)
+                                    : status;
+        }
     status = launch(EARLY && a.early ? apart::map<OP, DK, WIDE, EARLY> : apart::map<OP, DK, WIDE, false>,
                     a.heads * a.chunks, apart::map_shared<DK>::THREADS,
                     evenly(a, a.heads * a.chunks, apart::map_bytes<DK>(a.dvp)), stream, a, error);
     return status == VLA_OK
-               ? launch(apart::walk<DK, 2, WIDE>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2, WIDE>::threads,
-                        sizeof(apart::walk_shared<DK, 2, WIDE>), stream, a, error)
+               ? launch(apart::walk<DK, 2, WIDE, 1>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2, WIDE, 1>::threads,
+                        sizeof(apart::walk_shared<DK, 2, WIDE, 1>), stream, a, error)
                : status;
 }
 
@@ -284,9 +303,11 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
     /* where all blocks of each kernel find a place at once */
-    const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>);
+    const bool pairs = l.back == back_half::pairs;
+    const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>),
+                  wanted = l.heads * (pairs ? l.chunks + l.chunks % 2 : l.chunks);
     a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 &&
-              l.back == back_half::apart && l.chunks <= l.stride && l.heads * l.chunks <= places;
+              (pairs || l.back == back_half::apart) && l.chunks <= l.stride && wanted <= places;
     /* one warp of penalty a scheduler, four a block */
     a.lone = a.early && l.dkp == 64 && l.heads * (l.segments + 1) > 3 * (int64_t)vla_cuda_sm_count();
     vla_status status = VLA_OK;
