@@ -42,7 +42,7 @@ constexpr int C = 64, CT = C / 16; /* tokens a chunk, row tiles */
 struct arguments {
     const void *q, *k, *v, *u, *b;
     void *o, *alpha;
-    float *S; /* [heads,dv,dk] float32: start and end of the walk */
+    float *S, *start; /* [heads,dv,dk] float32: start and end of the walk; of pairs a copy of the start */
     int64_t T, heads;
     int64_t first_token;              /* of this stretch */
     int64_t chunks, segments, stride; /* in this stretch; chunks a head has room for in the workspace */

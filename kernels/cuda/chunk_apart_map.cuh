@@ -23,18 +23,17 @@ template <> struct map_arithmetic<true> {
     using type = f16_arithmetic;
 };
 
-/* Of a step of the walk, which is one chunk or two: D^T and Qeff; of sixteen columns B [DK/16][32], then O_loc
- * [CHUNKS CT][32], by columns. */
-template <int DK, bool WIDE, int CHUNKS = 1> struct map_record {
-    frag D[DK / 16][DK / 16][32], Q[CHUNKS * CT][DK / 16][32];
+/* Of a chunk: D^T and Qeff; of sixteen columns B [DK/16][32], then O_loc [CT][32], by columns. */
+template <int DK, bool WIDE> struct map_record {
+    frag D[DK / 16][DK / 16][32], Q[CT][DK / 16][32];
 };
-template <int DK> struct map_record<DK, true, 1> {
+template <int DK> struct map_record<DK, true> {
     frag D[DK / 16][DK / 16][32], Q[CT][DK / 16][32];
     float factor[C], scale, unused[31]; /* f a row; of V; records are whole lines of 128 bytes, or copies are slow */
 };
 constexpr int64_t scales_bytes = (C + 32) * sizeof(float);
 template <int DK, bool WIDE> constexpr int64_t record_frags = sizeof(map_record<DK, WIDE>) / sizeof(frag);
-template <int DK, int CHUNKS = 1> constexpr int64_t strip_frags = (int64_t)(DK / 16 + CHUNKS * CT) * 32;
+template <int DK> constexpr int64_t strip_frags = (int64_t)(DK / 16 + CT) * 32;
 
 template <int DK> struct map_shared {
     static constexpr int PITCH = DK + 8, WARPS = DK / 16, THREADS = 32 * WARPS;

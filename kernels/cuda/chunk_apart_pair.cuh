@@ -14,6 +14,14 @@
 
 namespace chunked::apart
 {
+/* Of a pair Qeff of the first chunk, D^T and Qeff of the second; of sixteen columns O_loc, B, O_loc. A block of the walk
+ * takes D and B with what is before or behind them. */
+template <int DK> struct pair_record {
+    frag Q1[CT][DK / 16][32], D[DK / 16][DK / 16][32], Q2[CT][DK / 16][32];
+};
+template <int DK> constexpr int64_t pair_frags = sizeof(pair_record<DK>) / sizeof(frag);
+template <int DK> constexpr int64_t pair_strip_frags = (int64_t)(DK / 16 + 2 * CT) * 32;
+
 template <int DK> struct pair_shared {
     static constexpr int GROUP = map_shared<DK>::THREADS, THREADS = 2 * GROUP; /* threads: a block is GROUP x 2 */
     float scale[4];                                                            /* of V of both, and room */
@@ -56,7 +64,6 @@ template <vla_op OP, int DK, bool EARLY>
 __global__ void __launch_bounds__(pair_shared<DK>::THREADS, 2) map_pairs(const __grid_constant__ arguments a)
 {
     using M = f16_arithmetic;
-    using record = map_record<DK, false, 2>;
     constexpr int GROUP = pair_shared<DK>::GROUP, ALL = pair_shared<DK>::THREADS, KT = sizes<DK>::KT,
                   PITCH = map_shared<DK>::PITCH, ROWS = 32 * PITCH; /* bytes of sixteen rows */
     constexpr int FIRST = 3, SECOND = 4;                            /* barriers: that group's operands are there */
@@ -74,6 +81,9 @@ __global__ void __launch_bounds__(pair_shared<DK>::THREADS, 2) map_pairs(const _
     const float scale = solve_chunk<OP, DK, false, EARLY, true>(s, (__half *)(own + sizeof(map_shared<DK>)), a, head,
                                                                 chunk, left, warp, lane, group_meets);
     if (threadIdx.x == 0) both.scale[group] = scale;
+    if (pair == 0 && (!a.first || a.resume)) /* the blocks that walk the same rows read it, one of them writes S */
+        for (int i = GROUP * group + (int)threadIdx.x; i < a.dk * a.dv; i += ALL)
+            a.start[head * a.dk * a.dv + i] = a.S[head * a.dk * a.dv + i];
     const bool has_values = warp < a.dvp / 16;
     const int key = warp, value = has_values ? warp : 0, g = lane / 4, t = lane % 4;
     const uint32_t plain = plain_offset(PITCH, lane), turned = turned_offset(PITCH, lane), K = shared_address(s.K),
@@ -104,9 +114,9 @@ __global__ void __launch_bounds__(pair_shared<DK>::THREADS, 2) map_pairs(const _
         if (has_values) store_frag<false>(V + value * ROWS + 32 * m + plain, pack_tile<M>(d[0], d[1]));
     }
     meet_later<ALL>(group == 0 ? FIRST : SECOND);
-    record &maps = ((record *)a.maps)[head * ((a.stride + 1) / 2) + pair];
-    frag *strip = a.columns +
-                  ((head * ((a.stride + 1) / 2) + pair) * (a.dvp / 16) + value) * strip_frags<DK, 2> + lane;
+    const int64_t at = head * ((a.stride + 1) / 2) + pair;
+    pair_record<DK> &maps = ((pair_record<DK> *)a.maps)[at];
+    frag *strip = a.columns + (at * (a.dvp / 16) + value) * pair_strip_frags<DK> + lane;
     float O[CT][2][4];
 #pragma unroll
     for (int m = 0; m < CT; m++) { /* Qeff in the place of Q, O_loc */
@@ -131,14 +141,14 @@ __global__ void __launch_bounds__(pair_shared<DK>::THREADS, 2) map_pairs(const _
 #pragma unroll
             for (int n = 0; n < 8; n++) c[n / 4][n % 4] *= f[n / 4 * 2 + n % 2];
             q = pack_tile<bf16_arithmetic>(c[0], c[1]);
-            if (has_values) strip[(KT + m) * 32] = by_columns(O[m]);
+            if (has_values) strip[m * 32] = by_columns(O[m]);
         }
         store_frag<true>(Q + m * ROWS + 32 * key + turned, q);
     }
     if (group == 0) {
         __syncwarp();
 #pragma unroll
-        for (int m = 0; m < CT; m++) maps.Q[m][key][lane] = load_plain(Q + m * ROWS + 32 * key + plain);
+        for (int m = 0; m < CT; m++) maps.Q1[m][key][lane] = load_plain(Q + m * ROWS + 32 * key + plain);
         meet<ALL>(SECOND);
         const float scale2 = both.scale[1];
         const uint32_t E2 = K + to_other, B2 = V + to_other;
@@ -165,7 +175,7 @@ __global__ void __launch_bounds__(pair_shared<DK>::THREADS, 2) map_pairs(const _
             unpack_tile<M>(b, load_plain(B2 + value * ROWS + 32 * m + plain));
 #pragma unroll
             for (int n = 0; n < 8; n++) d[n / 4][n % 4] = fmaf(b[n / 4][n % 4], scale2, d[n / 4][n % 4] * scale);
-            strip[m * 32] = by_columns(d);
+            strip[(CT + m) * 32] = by_columns(d);
         }
     } else {
         meet<ALL>(FIRST); /* and all of this group's Qeff is there */
@@ -189,7 +199,7 @@ __global__ void __launch_bounds__(pair_shared<DK>::THREADS, 2) map_pairs(const _
             const float f0 = s.factor[16 * m + g], f1 = s.factor[16 * m + g + 8];
 #pragma unroll
             for (int h = 0; h < 2; h++) c[h][0] *= f0, c[h][1] *= f0, c[h][2] *= f1, c[h][3] *= f1;
-            maps.Q[CT + m][key][lane] = pack_tile<bf16_arithmetic>(c[0], c[1]);
+            maps.Q2[m][key][lane] = pack_tile<bf16_arithmetic>(c[0], c[1]);
             const float2 e0 = *(const float2 *)&s.factor[16 * m + 2 * t],
                          e1 = *(const float2 *)&s.factor[16 * m + 8 + 2 * t];
             float e[4] = {e0.x, e0.y, e1.x, e1.y};
@@ -198,7 +208,7 @@ __global__ void __launch_bounds__(pair_shared<DK>::THREADS, 2) map_pairs(const _
 #pragma unroll
             for (int n = 0; n < 8; n++)
                 d[n / 4][n % 4] = fmaf(d[n / 4][n % 4], e[n / 4 * 2 + n % 2], O[m][n / 4][n % 4]);
-            if (has_values) strip[(KT + CT + m) * 32] = by_columns(d);
+            if (has_values) strip[(CT + KT + m) * 32] = by_columns(d);
         }
     }
 }

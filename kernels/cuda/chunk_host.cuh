@@ -22,7 +22,7 @@ struct layout {
     int64_t heads, chunks, stride, segments, bytes;
     int per_segment, dkp, dvp, walks;
     back_half back;
-    int64_t U, K, X, maps, columns, states, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
+    int64_t U, K, X, maps, columns, states, start, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
 
 /* An inverse costs about a chunk (two at 128): the length of segments that ends soonest, over the waves of segments
@@ -59,7 +59,7 @@ static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
 template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int dvp)
 {
     if (WIDE || walks_apart(heads, chunks, dkp, (dvp + 63) / 64)) {
-        const bool few = heads * (dvp / 16) <= vla_cuda_sm_count();
+        const bool few = heads * (dvp / 8) <= vla_cuda_sm_count();
         return !WIDE && dkp == 64 && dvp <= 64 && chunks >= 4 && few ? back_half::pairs : back_half::apart;
     }
     const int64_t places = (int64_t)vla_cuda_sm_count() * brief::shape<64>::blocks;
@@ -108,6 +108,7 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
     const int64_t steps = l.heads * ((l.stride + 1) / 2); /* of pairs */
     l.maps = take(pairs ? steps * (square + 2 * rows) : all * maps);
     l.columns = take(pairs ? steps * strips * (KT + 2 * CT) * 512 : all * columns), l.states = take(all * states);
+    l.start = take(pairs ? l.heads * p->dk * p->dv * 4 : 0);
     l.ready = take(l.heads * (l.stride + 1) * 4);
     l.norm = take(sums * all * C * 4), l.n = take(sums * all * l.dkp * 4);
     const int64_t matrix = OP == VLA_VLA ? KT * (KT + 1) / 2 * 1024 : 0;
@@ -228,17 +229,18 @@ vla_status launch_stretch(const arguments &a, back_half back, cudaStream_t strea
             status = launch(EARLY && a.early ? apart::map_pairs<OP, DK, EARLY> : apart::map_pairs<OP, DK, false>,
                             blocks, dim3(apart::pair_shared<DK>::GROUP, 2),
                             evenly(a, blocks, apart::pair_bytes<DK>(a.dvp)), stream, a, error);
-            return status == VLA_OK ? launch(apart::walk<DK, 2, false, 2>, a.heads * (a.dvp / 16),
-                                             apart::walk_shape<DK, 2, false, 2>::threads,
-                                             sizeof(apart::walk_shared<DK, 2, false, 2>), stream, a, error)
-                                    : status;
+            return status == VLA_OK
+                       ? launch(apart::walk<DK, 2, false, true>, a.heads * (a.dvp / 8),
+                                apart::walk_shape<DK, 2, false>::threads,
+                                sizeof(apart::walk_shared<DK, 2, false>), stream, a, error)
+                       : status;
         }
     status = launch(EARLY && a.early ? apart::map<OP, DK, WIDE, EARLY> : apart::map<OP, DK, WIDE, false>,
                     a.heads * a.chunks, apart::map_shared<DK>::THREADS,
                     evenly(a, a.heads * a.chunks, apart::map_bytes<DK>(a.dvp)), stream, a, error);
     return status == VLA_OK
-               ? launch(apart::walk<DK, 2, WIDE, 1>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2, WIDE, 1>::threads,
-                        sizeof(apart::walk_shared<DK, 2, WIDE, 1>), stream, a, error)
+               ? launch(apart::walk<DK, 2, WIDE, false>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2, WIDE>::threads,
+                        sizeof(apart::walk_shared<DK, 2, WIDE>), stream, a, error)
                : status;
 }
 
@@ -298,7 +300,7 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.ratio = OP == VLA_VLA && p->output == VLA_RATIO;
     a.U = (frag *)(work + l.U), a.K = (frag *)(work + l.K), a.X = (frag *)(work + l.X);
     a.maps = (frag *)(work + l.maps), a.columns = (frag *)(work + l.columns), a.states = (frag *)(work + l.states),
-    a.ready = (int *)(work + l.ready), a.walks = l.walks;
+    a.start = (float *)(work + l.start), a.ready = (int *)(work + l.ready), a.walks = l.walks;
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
