@@ -441,8 +441,8 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     const int64_t head = blockIdx.x / a.chunks, chunk = blockIdx.x % a.chunks, at = head * a.stride + chunk;
     const int64_t token = a.first_token + chunk * C;
     const int left = (int)(a.T - token < C ? a.T - token : C), lane = (int)threadIdx.x % 32, warp = warp_number();
-    const float scale = solve_chunk<OP, DK, WIDE, EARLY, false>(s, V, a, head, chunk, left, warp, lane,
-                                                                []() { __syncthreads(); });
+    const float scale =
+        solve_chunk<OP, DK, WIDE, EARLY, false>(s, V, a, head, chunk, left, warp, lane, []() { __syncthreads(); });
     for (int slice = warp; slice < KT || slice < a.dvp / 16; slice += WARPS)
         columns<DK, WIDE>(s, V, a, at, slice, slice, scale, slice == warp, lane);
 }

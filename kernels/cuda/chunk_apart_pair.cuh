@@ -1,21 +1,20 @@
 /* map of two neighbouring chunks as one step of the walk (chunk.cuh), for dk and dv to 64: a block of two groups of
- * four warps, a chunk each, as in chunk_apart_map.cuh. With E = -D^T of a chunk, so that S^T' = S^T + E S^T + B^T, and
- * 1 + E written T, the two together are
- *   E = E1 T2' + E2 as rows of E^T:  E^T = E1^T T2^T + E2^T,  B = B1 T2^T + B2,
- * and the second chunk's outputs in terms of the state before the first
- *   Qeff2 T1,  O_loc2 + Qeff2 B1^T.
- * The first group makes the first line, the second the second, each when it has done its own chunk's part; what they
- * need of each other goes through shared memory as float16 of unit scale, in the places of K, V and Q: E^T, B, Qeff.
- * T is made of E in registers, so that nothing small is added to 1 but where it is multiplied. A second chunk beyond the
- * last one has no tokens, and E2 = B2 = 0. */
+ * four warps, a chunk each, as in chunk_apart_map.cuh. With E = -D^T of a chunk and T = 1 + E the state goes through a
+ * chunk as S^T' = T S^T + B^T, and through both as
+ *   E = T2 E1 + E2,  B = B1 T2^T + B2,
+ * and the second chunk's outputs by the state before the first are
+ *   Qeff = Qeff2 T1,  O_loc = O_loc2 + Qeff2 B1^T.
+ * The first group makes the first line (E transposed), the second the second, each after its own chunk's part. What one
+ * needs of the other goes through shared memory as float16 of unit scale, E^T in K's place, B in V's, Qeff in Q's. Only
+ * as a factor is T rounded, never E. A second chunk beyond the last has no tokens: E2 = B2 = 0. */
 #ifndef VLA_CUDA_CHUNK_APART_PAIR_CUH
 #define VLA_CUDA_CHUNK_APART_PAIR_CUH
 #include "kernels/cuda/chunk_apart_map.cuh"
 
 namespace chunked::apart
 {
-/* Of a pair Qeff of the first chunk, D^T and Qeff of the second; of sixteen columns O_loc, B, O_loc. A block of the walk
- * takes D and B with what is before or behind them. */
+/* Of a pair Qeff of the first chunk, D^T and Qeff of the second; of sixteen columns O_loc, B, O_loc. A block of the
+ * walk takes D and B with what is before or behind them. */
 template <int DK> struct pair_record {
     frag Q1[CT][DK / 16][32], D[DK / 16][DK / 16][32], Q2[CT][DK / 16][32];
 };
@@ -169,8 +168,8 @@ __global__ void __launch_bounds__(pair_shared<DK>::THREADS, 2) map_pairs(const _
                 mma_r<M>(c, E[j], x);
                 mma_r<M>(d, B[j], x);
             }
-            maps.D[m][key][lane] = turn_through(A + m * ROWS + 32 * key, turned, plain,
-                                                pack_tile<bf16_arithmetic>(c[0], c[1]));
+            maps.D[m][key][lane] =
+                turn_through(A + m * ROWS + 32 * key, turned, plain, pack_tile<bf16_arithmetic>(c[0], c[1]));
             if (!has_values) continue;
             unpack_tile<M>(b, load_plain(B2 + value * ROWS + 32 * m + plain));
 #pragma unroll

@@ -27,8 +27,7 @@ template <int DK, int NV, bool WIDE> struct walk_stage { /* the maps of a chunk 
     uint2 state[NV / 2][DK / 16][32][2]; /* S^T before the chunk as right operands, pairs of column groups together */
 };
 /* Of a pair's first chunk Qeff and O_loc come before D and B: each in the other's place. */
-template <bool PAIRS, typename T>
-__device__ __forceinline__ const T *placed(const T *usual, const T *other, int half)
+template <bool PAIRS, typename T> __device__ __forceinline__ const T *placed(const T *usual, const T *other, int half)
 {
     return PAIRS && half == 0 ? other : usual;
 }
@@ -120,7 +119,7 @@ __device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<D
         uint2 B[KT], right[KT];
         frag D[EARLY][KT];
 #pragma unroll
-        for (int m = 0; m < KT; m++) 
+        for (int m = 0; m < KT; m++)
             B[m] = ((const uint2 *)&placed<PAIRS>(in.strip[v / 2].B, in.strip[v / 2].O, half)[m][lane])[v % 2];
         if constexpr (WIDE) {
             const int scale = exponent_above(in.maps.scale),
@@ -259,7 +258,7 @@ __global__ void __launch_bounds__(walk_shape<DK, NV, WIDE>::threads, 1) walk(con
     const int groups = a.dvp / (8 * NV), lane = (int)threadIdx.x % 32, warp = warp_number();
     const int part = (int)(blockIdx.x % (PAIRS ? 2 * groups : groups)), half = PAIRS ? part % 2 : 0,
               column = (PAIRS ? part / 2 : part) * NV, /* in eights */
-              steps = PAIRS ? (int)((a.chunks + 1) / 2) : (int)a.chunks;
+        steps = PAIRS ? (int)((a.chunks + 1) / 2) : (int)a.chunks;
     const int64_t head = blockIdx.x / (PAIRS ? 2 * groups : groups);
     if (threadIdx.x < STAGES) {
         barrier_init(shared_address(&s.full[threadIdx.x]), warp_copy::arrivals);

@@ -54,14 +54,20 @@ static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
     return few || 8 * heads * walks > places;
 }
 
-/* Pairs shorten the walk and lengthen the maps: where the walks of all heads are in at once, of more than a few chunks.
- * delta, which makes its own keys in each chunk, gains nothing by brief, nor do more heads than can walk at once. */
+/* Do steps of two chunks end sooner? They halve the walk, whose two blocks a strip must all be in at once; the maps
+ * take longer, the more so where a multiprocessor gets a chunk more for their coming in twos. */
+static bool pays_in_pairs(int64_t heads, int64_t chunks, int dvp)
+{
+    const int64_t sms = vla_cuda_sm_count(), most = (heads * chunks + sms - 1) / sms,
+                  in_pairs = 2 * ((heads * ((chunks + 1) / 2) + sms - 1) / sms);
+    return dvp <= 64 && heads * (dvp / 8) <= sms && chunks >= 16 + 16 * (in_pairs - most);
+}
+
+/* delta, which makes its own keys in each chunk, gains nothing by brief, nor do more heads than can walk at once. */
 template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int dvp)
 {
-    if (WIDE || walks_apart(heads, chunks, dkp, (dvp + 63) / 64)) {
-        const bool few = heads * (dvp / 8) <= vla_cuda_sm_count();
-        return !WIDE && dkp == 64 && dvp <= 64 && chunks >= 4 && few ? back_half::pairs : back_half::apart;
-    }
+    if (WIDE || walks_apart(heads, chunks, dkp, (dvp + 63) / 64))
+        return !WIDE && dkp == 64 && pays_in_pairs(heads, chunks, dvp) ? back_half::pairs : back_half::apart;
     const int64_t places = (int64_t)vla_cuda_sm_count() * brief::shape<64>::blocks;
     return OP == VLA_VLA && dkp == 64 && 8 * heads * (dvp / brief::STRIP_ROWS) <= places ? back_half::brief
                                                                                          : back_half::beside;
@@ -229,19 +235,18 @@ vla_status launch_stretch(const arguments &a, back_half back, cudaStream_t strea
             status = launch(EARLY && a.early ? apart::map_pairs<OP, DK, EARLY> : apart::map_pairs<OP, DK, false>,
                             blocks, dim3(apart::pair_shared<DK>::GROUP, 2),
                             evenly(a, blocks, apart::pair_bytes<DK>(a.dvp)), stream, a, error);
-            return status == VLA_OK
-                       ? launch(apart::walk<DK, 2, false, true>, a.heads * (a.dvp / 8),
-                                apart::walk_shape<DK, 2, false>::threads,
-                                sizeof(apart::walk_shared<DK, 2, false>), stream, a, error)
-                       : status;
+            return status == VLA_OK ? launch(apart::walk<DK, 2, false, true>, a.heads * (a.dvp / 8),
+                                             apart::walk_shape<DK, 2, false>::threads,
+                                             sizeof(apart::walk_shared<DK, 2, false>), stream, a, error)
+                                    : status;
         }
     status = launch(EARLY && a.early ? apart::map<OP, DK, WIDE, EARLY> : apart::map<OP, DK, WIDE, false>,
                     a.heads * a.chunks, apart::map_shared<DK>::THREADS,
                     evenly(a, a.heads * a.chunks, apart::map_bytes<DK>(a.dvp)), stream, a, error);
-    return status == VLA_OK
-               ? launch(apart::walk<DK, 2, WIDE, false>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2, WIDE>::threads,
-                        sizeof(apart::walk_shared<DK, 2, WIDE>), stream, a, error)
-               : status;
+    return status == VLA_OK ? launch(apart::walk<DK, 2, WIDE, false>, a.heads * (a.dvp / 16),
+                                     apart::walk_shape<DK, 2, WIDE>::threads, sizeof(apart::walk_shared<DK, 2, WIDE>),
+                                     stream, a, error)
+                            : status;
 }
 
 template <vla_op OP, int DK, bool WIDE>
