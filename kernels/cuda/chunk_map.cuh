@@ -291,29 +291,19 @@ __device__ __forceinline__ void store_columns(const float (&o)[CT][2][4], const 
 {
     const bool bf16 = a.dtype == VLA_BF16;
     uint16_t *to = (uint16_t *)a.o + (row0 + g) * a.dv + 16 * value + 4 * t;
-    if (a.dv % 4 == 0) { /* narrow stores stay out of the usual path, and what ends or is not finite */
+    if (left >= C && finite >= C && a.dv % 4 == 0) { /* narrow stores stay out of the usual path */
         if (16 * value + 4 * t >= a.dv) return;
-        const auto store = [&](int m, int h, bool is_finite) {
-            const float *x = o[m][0] + 2 * h, *y = o[m][1] + 2 * h;
-            const float x0 = is_finite ? x[0] : NAN, x1 = is_finite ? x[1] : NAN, y0 = is_finite ? y[0] : NAN,
-                        y1 = is_finite ? y[1] : NAN;
-            store_streamed(to + (16 * m + 8 * h) * a.dv,
-                           bf16 ? make_uint2(pack(bf16_arithmetic{}, x0, x1), pack(bf16_arithmetic{}, y0, y1))
-                                : make_uint2(pack(f16_arithmetic{}, x0, x1), pack(f16_arithmetic{}, y0, y1)),
-                           streamed());
-        };
-        if (left >= C && finite >= C) {
 #pragma unroll
-            for (int m = 0; m < CT; m++)
+        for (int m = 0; m < CT; m++)
 #pragma unroll
-                for (int h = 0; h < 2; h++) store(m, h, true);
-        } else {
-#pragma unroll
-            for (int m = 0; m < CT; m++)
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-                    if (16 * m + 8 * h + g < left) store(m, h, 16 * m + 8 * h + g < finite);
-        }
+            for (int h = 0; h < 2; h++) {
+                const float *x = o[m][0] + 2 * h, *y = o[m][1] + 2 * h;
+                store_streamed(
+                    to + (16 * m + 8 * h) * a.dv,
+                    bf16 ? make_uint2(pack(bf16_arithmetic{}, x[0], x[1]), pack(bf16_arithmetic{}, y[0], y[1]))
+                         : make_uint2(pack(f16_arithmetic{}, x[0], x[1]), pack(f16_arithmetic{}, y[0], y[1])),
+                    streamed());
+            }
         return;
     }
 #pragma unroll

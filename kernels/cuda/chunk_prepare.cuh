@@ -47,7 +47,7 @@ __device__ __forceinline__ void fetch_rows(prepare_shared<DK, WITH_U, WIDE> &s, 
                     copy_eight<WIDE>(to + i * form::threads, rest + i * form::threads,
                                      data + from + (int64_t)(i * form::step) * a.dk);
             else if (eights)
-#pragma unroll
+#pragma unroll 1
                 for (int i = 0; i < form::passes; i++)
                     copy_eight_if<WIDE>(column < a.dk && token + row + i * form::step < a.T, to + i * form::threads,
                                         rest + i * form::threads, data + from + (int64_t)(i * form::step) * a.dk);
@@ -192,6 +192,7 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
         float column[8] = {};
         copy_wait<form::ahead - 1>();
         const bool usual = a.features == VLA_ELU1 && a.dk == DK;
+        const int left = (int)(a.T - token < C ? a.T - token : C);
 #pragma unroll 1
         for (int i = 0; i < (n < first ? 0 : form::passes); i++) {
             raw_of<WIDE> key, direction;
@@ -202,7 +203,7 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
             }
             const int r = (int)threadIdx.x / L + i * form::step;
             float y[8];
-            const bool inside = token + r < a.T;
+            const bool inside = r < left;
             if (!(usual && usual_rows(s, a.dtype == VLA_BF16, y, key, direction, r, inside)))
                 any_rows(s, a, y, key, direction, r, inside);
             const float counts = inside ? 1.0f : 0.0f;
