@@ -53,7 +53,7 @@ template <vla_op OP> bool walks_apart(int64_t heads, int64_t chunks, int dkp, in
     return few || 8 * heads * walks > places;
 }
 
-/* brief is taken where its walks are in at once and the blocks are more than two turns: by measurement. Delta, which
+/* brief is taken where its walks are in at once and the blocks are several turns: by measurement. Delta, which
  * makes its own keys in each chunk, gains nothing by it. */
 template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int dvp)
 {
@@ -61,7 +61,8 @@ template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks,
     const int64_t multiprocessors = vla_cuda_sm_count(), turn = multiprocessors * map_blocks<64>;
     if (OP == VLA_VLA && dkp == 64 &&
         8 * heads * (dvp / brief::STRIP_ROWS) <= multiprocessors * brief::shape<64>::blocks)
-        return heads >= 12 && chunks > 64 && heads * chunks > 2 * turn ? back_half::brief : back_half::apart;
+        return heads >= 8 && chunks > 64 && heads * chunks > (heads < 12 ? 4 : 2) * turn ? back_half::brief
+                                                                                         : back_half::apart;
     return walks_apart<OP>(heads, chunks, dkp, (dvp + 63) / 64) ? back_half::apart : back_half::beside;
 }
 
