@@ -188,6 +188,18 @@ template <bool WIDE> __device__ __forceinline__ void copy_eight(void *to, void *
     else
         copy_async(to, from);
 }
+/* Zeros instead, and nothing read, where not. */
+__device__ __forceinline__ void copy_async_if(bool there, void *to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
+template <bool WIDE> __device__ __forceinline__ void copy_eight_if(bool there, void *to, void *rest, const void *from)
+{
+    copy_async_if(there, to, from);
+    if constexpr (WIDE) copy_async_if(there, rest, (const char *)from + 16);
+}
 __device__ __forceinline__ void copy_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");

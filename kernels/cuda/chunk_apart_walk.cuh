@@ -223,14 +223,21 @@ __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV, WIDE> &s, const
 #pragma unroll
                 for (int i = 0; i < 4; i++) o[v][i] *= back[v][i / 2];
         }
-        if (end - row0 >= 16 && a.dv % 4 == 0) { /* 64-bit tests and narrow stores stay out of the usual path */
+        if (a.dv % 4 == 0) { /* 64-bit tests and narrow stores stay out of the usual path */
+            const auto store = [&](int p, int h, bool is_finite) {
+                const float *x = o[2 * p] + 2 * h, *y = o[2 * p + 1] + 2 * h;
+                store4<WIDE>(to + 16 * p + 8 * h * a.dv, bf16, is_finite ? x[0] : NAN, is_finite ? x[1] : NAN,
+                             is_finite ? y[0] : NAN, is_finite ? y[1] : NAN);
+            };
+            const bool whole = end - row0 >= 16;
 #pragma unroll
             for (int p = 0; p < NV / 2; p++) {
                 if (8 * column + 16 * p + 4 * t >= a.dv) continue;
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const float *x = o[2 * p] + 2 * h, *y = o[2 * p + 1] + 2 * h;
-                    store4<WIDE>(to + 16 * p + 8 * h * a.dv, bf16, x[0], x[1], y[0], y[1]);
+                if (whole) {
+                    store(p, 0, true), store(p, 1, true);
+                } else {
+                    if (row0 + g < rows) store(p, 0, row0 + g < bad);
+                    if (row0 + g + 8 < rows) store(p, 1, row0 + g + 8 < bad);
                 }
             }
         } else {

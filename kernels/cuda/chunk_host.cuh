@@ -47,30 +47,39 @@ static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, bool fresh)
 
 /* Is the walk a kernel of its own? Beside the maps it waits for no launch and reads them out of cache, but it has few
  * warps a head: it pays where the maps take longer than its steps and find enough places beside it. */
-static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
+template <vla_op OP> bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
 {
     const int64_t places = (int64_t)vla_cuda_sm_count() * (dkp == 64 ? map_blocks<64> : map_blocks<128>);
-    const bool few = dkp == 64 ? heads < 16 || chunks < 64 : chunks < 32;
+    const bool few = dkp == 64 ? heads < 16 || chunks < 64 : chunks < (OP == VLA_DELTA ? 32 : 17);
     return few || 8 * heads * walks > places;
 }
 
 /* Do steps of two chunks end sooner? They halve the walk, whose two blocks a strip must all be in at once; the maps
- * take longer, the more so where a multiprocessor gets a chunk more for their coming in twos. */
-static bool pays_in_pairs(int64_t heads, int64_t chunks, int dvp)
+ * take longer, the more so where a multiprocessor gets more chunks for their coming in twos. From how many chunks on is
+ * by measurement. */
+template <vla_op OP> bool pays_in_pairs(int64_t heads, int64_t chunks, int dvp)
 {
-    const int64_t sms = vla_cuda_sm_count(), most = (heads * chunks + sms - 1) / sms,
-                  in_pairs = 2 * ((heads * ((chunks + 1) / 2) + sms - 1) / sms);
-    return dvp <= 64 && heads * (dvp / 8) <= sms && chunks >= 16 + 16 * (in_pairs - most);
+    const int64_t multiprocessors = vla_cuda_sm_count(),
+                  most = (heads * chunks + multiprocessors - 1) / multiprocessors,
+                  in_pairs = 2 * ((heads * ((chunks + 1) / 2) + multiprocessors - 1) / multiprocessors),
+                  more = in_pairs > most ? in_pairs - most : 0;
+    return dvp <= 64 && heads * (dvp / 8) <= multiprocessors &&
+           chunks >= (more > 0        ? 16 + 16 * more
+                      : OP == VLA_VLA ? 20
+                                      : 16);
 }
 
-/* delta, which makes its own keys in each chunk, gains nothing by brief, nor do more heads than can walk at once. */
+/* brief is taken where its walks are in at once and the blocks are several turns: by measurement. Delta, which
+ * makes its own keys in each chunk, gains nothing by it. */
 template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int dvp)
 {
-    if (WIDE || walks_apart(heads, chunks, dkp, (dvp + 63) / 64))
-        return !WIDE && dkp == 64 && pays_in_pairs(heads, chunks, dvp) ? back_half::pairs : back_half::apart;
-    const int64_t places = (int64_t)vla_cuda_sm_count() * brief::shape<64>::blocks;
-    return OP == VLA_VLA && dkp == 64 && 8 * heads * (dvp / brief::STRIP_ROWS) <= places ? back_half::brief
-                                                                                         : back_half::beside;
+    if (WIDE) return back_half::apart;
+    const int64_t multiprocessors = vla_cuda_sm_count(), turn = multiprocessors * map_blocks<64>;
+    const back_half apart = dkp == 64 && pays_in_pairs<OP>(heads, chunks, dvp) ? back_half::pairs : back_half::apart;
+    if (OP == VLA_VLA && dkp == 64 &&
+        8 * heads * (dvp / brief::STRIP_ROWS) <= multiprocessors * brief::shape<64>::blocks)
+        return heads >= 8 && chunks > 64 && heads * chunks > (heads < 12 ? 4 : 2) * turn ? back_half::brief : apart;
+    return walks_apart<OP>(heads, chunks, dkp, (dvp + 63) / 64) ? apart : back_half::beside;
 }
 
 /* fresh: the run does not go on from a state. */
@@ -309,12 +318,11 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
-    /* where all blocks of each kernel find a place at once */
-    const bool pairs = l.back == back_half::pairs;
-    const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>),
-                  wanted = l.heads * (pairs ? l.chunks + l.chunks % 2 : l.chunks);
+    /* where what a launch takes is not small beside the turns that blocks come in */
+    const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>);
     a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 &&
-              (pairs || l.back == back_half::apart) && l.chunks <= l.stride && wanted <= places;
+              (l.back == back_half::apart || l.back == back_half::pairs) && l.chunks <= l.stride &&
+              l.heads * l.chunks <= 8 * places;
     /* one warp of penalty a scheduler, four a block */
     a.lone = a.early && l.dkp == 64 && l.heads * (l.segments + 1) > 3 * (int64_t)vla_cuda_sm_count();
     vla_status status = VLA_OK;

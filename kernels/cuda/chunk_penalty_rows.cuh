@@ -32,14 +32,6 @@ constexpr bool penalty_scratch_fits = sizeof(small_matrix) * (DK / 16) * (DK / 1
                                       sizeof(penalty_shared<DK, WARPS>::input) +
                                           sizeof(penalty_shared<DK, WARPS>::exchange);
 
-/* Zeros instead, and nothing read, where not. */
-__device__ __forceinline__ void copy_async_if(bool there, void *to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(there ? 16 : 0)
-                 : "memory");
-}
-
 /* [row tile][column tile] of a warp's rows. */
 template <int DK, int WARPS> using matrix_rows = float[DK / 16 / WARPS][DK / 16][2][4];
 

@@ -16,7 +16,7 @@ template <int DK, bool WITH_U, bool WIDE> struct prepare_shared {
     int bad;
 };
 
-/* Eight elements that are not whole 16 bytes of the input, or are past it. */
+/* Eight elements that are not whole 16 bytes of the input. */
 template <bool WIDE>
 static __device__ __noinline__ raw_of<WIDE> load_ragged(const void *data, int64_t row, int column, int width, bool in)
 {
@@ -35,7 +35,7 @@ __device__ __forceinline__ void fetch_rows(prepare_shared<DK, WITH_U, WIDE> &s, 
     if (n < end) {
         const int column = 8 * ((int)threadIdx.x % form::L), row = (int)threadIdx.x / form::L;
         const int64_t token = a.first_token + n * C, from = (head * a.T + token + row) * a.dk + column;
-        const bool whole = a.dk % 8 == 0 && column < a.dk && token + C <= a.T;
+        const bool eights = a.dk % 8 == 0, whole = eights && column < a.dk && token + C <= a.T;
 #pragma unroll
         for (int which = 0; which < form::inputs; which++) {
             const element *data = (const element *)(which == 0 ? a.k : a.u);
@@ -46,6 +46,11 @@ __device__ __forceinline__ void fetch_rows(prepare_shared<DK, WITH_U, WIDE> &s, 
                 for (int i = 0; i < form::passes; i++)
                     copy_eight<WIDE>(to + i * form::threads, rest + i * form::threads,
                                      data + from + (int64_t)(i * form::step) * a.dk);
+            else if (eights)
+#pragma unroll 1
+                for (int i = 0; i < form::passes; i++)
+                    copy_eight_if<WIDE>(column < a.dk && token + row + i * form::step < a.T, to + i * form::threads,
+                                        rest + i * form::threads, data + from + (int64_t)(i * form::step) * a.dk);
             else
 #pragma unroll 1
                 for (int i = 0; i < form::passes; i++) {
@@ -106,10 +111,10 @@ __device__ __forceinline__ void any_rows(prepare_shared<DK, WITH_U, WIDE> &s, co
 }
 
 /* The same where the features are the usual, rows whole and squares within range: false, and nothing done, where a row
- * of the warp has others. */
+ * of the warp has others. A row past the end is zeros, but for y. */
 template <int DK, bool WITH_U, bool WIDE>
 __device__ __forceinline__ bool usual_rows(prepare_shared<DK, WITH_U, WIDE> &s, bool bf16, float (&y)[8],
-                                           const raw_of<WIDE> &key, const raw_of<WIDE> &direction, int r)
+                                           const raw_of<WIDE> &key, const raw_of<WIDE> &direction, int r, bool inside)
 {
     constexpr int L = sizes<DK>::lanes, PITCH = DK + 8;
     const int sub = (int)threadIdx.x % L;
@@ -133,6 +138,7 @@ __device__ __forceinline__ bool usual_rows(prepare_shared<DK, WITH_U, WIDE> &s, 
         keys += __shfl_xor_sync(FULL_WARP, keys, offset);
         if (WITH_U) directions += __shfl_xor_sync(FULL_WARP, directions, offset);
     }
+    directions = inside ? directions : 1.0f;
     if (!__all_sync(FULL_WARP, fminf(keys, directions) >= SQUARES_LOW && fmaxf(keys, directions) <= SQUARES_HIGH &&
                                    keys == keys && directions == directions))
         return false;
@@ -142,7 +148,7 @@ __device__ __forceinline__ bool usual_rows(prepare_shared<DK, WITH_U, WIDE> &s, 
         for (int j = 0; j < 8; j++) x[j] *= scale;
         put8(s.rows[prepare_shared<DK, WITH_U, WIDE>::inputs - 1] + r * PITCH + 8 * sub, x);
     }
-    scale = quick_rsqrt(keys);
+    scale = inside ? quick_rsqrt(keys) : 0.0f;
     if (WITH_U) {
 #pragma unroll
         for (int j = 0; j < 8; j++) x[j] = y[j] * scale;
@@ -185,7 +191,8 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
         const int64_t at = head * a.stride + n, token = a.first_token + n * C;
         float column[8] = {};
         copy_wait<form::ahead - 1>();
-        const bool usual = a.features == VLA_ELU1 && a.dk == DK && token + C <= a.T;
+        const bool usual = a.features == VLA_ELU1 && a.dk == DK;
+        const int left = (int)(a.T - token < C ? a.T - token : C);
 #pragma unroll 1
         for (int i = 0; i < (n < first ? 0 : form::passes); i++) {
             raw_of<WIDE> key, direction;
@@ -196,10 +203,12 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
             }
             const int r = (int)threadIdx.x / L + i * form::step;
             float y[8];
-            if (!(usual && usual_rows(s, a.dtype == VLA_BF16, y, key, direction, r)))
-                any_rows(s, a, y, key, direction, r, token + r < a.T);
+            const bool inside = r < left;
+            if (!(usual && usual_rows(s, a.dtype == VLA_BF16, y, key, direction, r, inside)))
+                any_rows(s, a, y, key, direction, r, inside);
+            const float counts = inside ? 1.0f : 0.0f;
 #pragma unroll
-            for (int j = 0; j < 8; j++) column[j] += y[j];
+            for (int j = 0; j < 8; j++) column[j] = fmaf(y[j], counts, column[j]);
         }
         fetch_rows(s, a, head, n + form::ahead, end);
         if (n < first) continue;
