@@ -22,6 +22,7 @@
  * or, where chunks or heads are few, or heads too many for the places that walks may take,
  *   map and walk apart (chunk_apart_map.cuh, chunk_apart_walk.cuh): D, B, Qeff and O_loc, then the walk with the
  *   outputs
+ * or the same by steps of two chunks (chunk_apart_pair.cuh)
  * Which of them: chunk_host.cuh.
  *
  * Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state and the
