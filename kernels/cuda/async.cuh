@@ -212,7 +212,7 @@ struct warp_copy {
 
 /* Launches a kernel of one argument that may start before the kernel ahead of it has ended (grid_wait). */
 template <typename A>
-static vla_status launch(void (*kernel)(const A), int64_t blocks, int threads, size_t shared, cudaStream_t stream,
+static vla_status launch(void (*kernel)(const A), int64_t blocks, dim3 threads, size_t shared, cudaStream_t stream,
                          const A &a, vla_error *error)
 {
     int device = 0, most = 0, major = 0;
@@ -229,7 +229,7 @@ static vla_status launch(void (*kernel)(const A), int64_t blocks, int threads, s
     dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     dependent.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)blocks), config.blockDim = dim3((unsigned)threads);
+    config.gridDim = dim3((unsigned)blocks), config.blockDim = threads;
     config.dynamicSmemBytes = shared, config.stream = stream;
     config.attrs = &dependent, config.numAttrs = major >= 9 ? 1 : 0;
     VLA_CUDA(cudaLaunchKernelEx(&config, kernel, a));

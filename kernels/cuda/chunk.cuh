@@ -22,6 +22,7 @@
  * or, where chunks or heads are few, or heads too many for the places that walks may take,
  *   map and walk apart (chunk_apart_map.cuh, chunk_apart_walk.cuh): D, B, Qeff and O_loc, then the walk with the
  *   outputs
+ * or the same by steps of two chunks (chunk_apart_pair.cuh)
  * Which of them: chunk_host.cuh.
  *
  * Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state and the
@@ -42,7 +43,7 @@ constexpr int C = 64, CT = C / 16; /* tokens a chunk, row tiles */
 struct arguments {
     const void *q, *k, *v, *u, *b;
     void *o, *alpha;
-    float *S; /* [heads,dv,dk] float32: start and end of the walk */
+    float *S, *start; /* [heads,dv,dk] float32: start and end of the walk; of pairs a copy of the start */
     int64_t T, heads;
     int64_t first_token;              /* of this stretch */
     int64_t chunks, segments, stride; /* in this stretch; chunks a head has room for in the workspace */

@@ -56,14 +56,14 @@ template <int DK> __host__ __device__ inline size_t map_bytes(int dvp)
 template <int DK, bool WIDE>
 __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
                                          const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
-                                         int64_t token)
+                                         int64_t token, int left)
 {
     using R = map_rows<DK>;
 #pragma unroll
     for (int i = 0; i < R::PASSES; i++) {
         float x[8], y[8];
         const int r = R::row(i);
-        const bool in = token + r < a.T;
+        const bool in = r < left;
         convert8(x, raw[i], dtype_of<WIDE>(a));
         const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
         float beta = a.b ? sigmoid(logit[i]) : 1.0f;
@@ -146,7 +146,8 @@ template <int DK> __device__ __forceinline__ void product_N(const map_tiles<DK> 
     for (int k = 0; k < sizes<DK>::KT; k++) mma_r<f16_arithmetic>(c, load_plain(K + 32 * k), load_plain(A + 32 * k));
 }
 
-template <int DK>
+/* BOTH: P is wanted as left operands too. */
+template <int DK, bool BOTH>
 __device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK> &at, bool ratio, int i, int j,
                                           int lane)
 {
@@ -161,7 +162,7 @@ __device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK>
     }
     if (i == j) keep_lower(c, lane);
     const frag P = pack_tile<M>(c[0], c[1]);
-    s.P[0][lower(i, j)][lane] = P;
+    if (BOTH) s.P[0][lower(i, j)][lane] = P;
     s.P[1][lower(i, j)][lane] = right_order(P);
     if (!ratio) return;
     if (i == j) keep_lower(d, lane);
@@ -199,7 +200,8 @@ template <int DK> __device__ __forceinline__ uint32_t tasks_of(int warp)
                        : 0xff1e0a09u;
 }
 
-template <int DK> __device__ __forceinline__ void make_products(map_shared<DK> &s, bool ratio, int warp, int lane)
+template <int DK, bool BOTH>
+__device__ __forceinline__ void make_products(map_shared<DK> &s, bool ratio, int warp, int lane)
 {
     float c[2][4];
     const map_tiles<DK> at(s, lane);
@@ -215,7 +217,7 @@ template <int DK> __device__ __forceinline__ void make_products(map_shared<DK> &
             product_N<DK>(at, c, i, j);
             s.N[lower(i, j)][lane] = right_order(negate(pack_tile<f16_arithmetic>(c[0], c[1])));
         } else {
-            product_P<DK>(s, at, ratio, i, j, lane);
+            product_P<DK, BOTH>(s, at, ratio, i, j, lane);
         }
     }
 }
@@ -319,19 +321,18 @@ __device__ __forceinline__ frag load_l2(const frag *from)
     return {{x.x, x.y, x.z, x.w}};
 }
 
-/* EARLY: penalty lets this kernel in once all before it is there, and only a is waited for. */
-template <vla_op OP, int DK, bool WIDE, bool EARLY>
-__global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map(const __grid_constant__ arguments a)
+/* What precedes the maps: N and P of a chunk and its rows' factors, by the warps that `meet_all` brings together, which
+ * is to be called once more before the factors are read. Returns V's scale. EARLY: penalty lets this kernel in once all
+ * before it is there, and only a is waited for. PAIRS: a chunk without tokens may not be in the workspace, and P is not
+ * wanted as left operands. */
+template <vla_op OP, int DK, bool WIDE, bool EARLY, bool PAIRS, typename F>
+__device__ __forceinline__ float solve_chunk(map_shared<DK> &s, __half *V, const arguments &a, int64_t head,
+                                             int64_t chunk, int left, int warp, int lane, F &&meet_all)
 {
     using R = map_rows<DK>;
     constexpr int WARPS = map_shared<DK>::WARPS, KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH;
-    extern __shared__ __align__(16) unsigned char raw[];
-    map_shared<DK> &s = *(map_shared<DK> *)raw;
-    __half *V = (__half *)(raw + sizeof(map_shared<DK>));
-    const int64_t head = blockIdx.x / a.chunks, chunk = blockIdx.x % a.chunks, at = head * a.stride + chunk;
-    const int64_t token = a.first_token + chunk * C, row0 = head * a.T + token;
-    const int left = (int)(a.T - token < C ? a.T - token : C);
-    const int lane = (int)threadIdx.x % 32, warp = warp_number();
+    const int64_t at = head * a.stride + chunk, token = a.first_token + chunk * C, row0 = head * a.T + token;
+    const bool there = !PAIRS || left > 0;
     raw_of<WIDE> query[R::PASSES];
     map_values<DK, WIDE> values;
     int bad = C;
@@ -340,9 +341,10 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     values.fetch(a, row0, left);
     constexpr int TILES = CT * KT / WARPS;
     frag x[TILES];
+    const auto load_there = [&](const frag *from) { return there ? load_l2(from) : frag{{0, 0, 0, 0}}; };
     const auto load_directions = [&]() {
 #pragma unroll
-        for (int i = 0; i < TILES; i++) x[i] = load_l2(a.X + at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane);
+        for (int i = 0; i < TILES; i++) x[i] = load_there(a.X + at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane);
     };
     const auto put_directions = [&]() {
 #pragma unroll
@@ -356,13 +358,15 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
         float n[8] = {};
         if (!EARLY) grid_wait();
 #pragma unroll
-        for (int i = 0; i < TILES; i++) k[i] = load_l2(a.K + at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane);
+        for (int i = 0; i < TILES; i++) k[i] = load_there(a.K + at * sizes<DK>::tiles + (warp + i * WARPS) * 32 + lane);
         if (!EARLY) load_directions();
-        if (a.ratio) {
+        if (a.ratio && there) {
             const float4 *from = (const float4 *)(a.n + at * DK + R::column());
             const float4 lo = __ldcg(from), hi = __ldcg(from + 1);
             n[0] = lo.x, n[1] = lo.y, n[2] = lo.z, n[3] = lo.w, n[4] = hi.x, n[5] = hi.y, n[6] = hi.z, n[7] = hi.w;
             if (threadIdx.x < C) s.weight[threadIdx.x] = __ldcg(a.norm + at * C + threadIdx.x);
+        } else if (PAIRS && threadIdx.x < C) {
+            s.weight[threadIdx.x] = 0;
         }
         s.top[warp] = values.largest(a, bad);
 #pragma unroll
@@ -383,9 +387,9 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
         grid_wait();
         s.top[warp] = values.largest(a, bad);
         put_queries<DK, WIDE>(s, query, none, a, left);
-        put_keys<DK, WIDE>(s, key, logit, a, head, token);
+        put_keys<DK, WIDE>(s, key, logit, a, head, token, left);
     }
-    __syncthreads();
+    meet_all();
     uint32_t bits = s.top[0];
 #pragma unroll
     for (int w = 1; w < WARPS; w++) bits = s.top[w] > bits ? s.top[w] : bits;
@@ -396,16 +400,16 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
         grid_wait();
         load_directions();
         put_directions();
-        __syncthreads();
+        meet_all();
     }
     if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
-    make_products<DK>(s, !EARLY && a.ratio, warp, lane);
+    make_products<DK, !PAIRS>(s, !EARLY && a.ratio, warp, lane);
     if (OP == VLA_VLA && a.alpha)
         for (int i = (int)threadIdx.x; i < C * a.dk; i += 32 * WARPS) {
             const int r = i / a.dk, c = i % a.dk;
             if (r < left) store_element(a.alpha, a.dtype, (row0 + r) * a.dk + c, __half2float(s.A[r * PITCH + c]));
         }
-    __syncthreads();
+    meet_all();
     if (threadIdx.x < C) {
         const int r = (int)threadIdx.x;
         float f = s.query[r];
@@ -424,6 +428,21 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
             s.factor[r] = f, s.value_factor[r] = f == f ? f * scale : 0.0f;
         }
     }
+    return scale;
+}
+
+template <vla_op OP, int DK, bool WIDE, bool EARLY>
+__global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map(const __grid_constant__ arguments a)
+{
+    constexpr int WARPS = map_shared<DK>::WARPS, KT = sizes<DK>::KT;
+    extern __shared__ __align__(16) unsigned char raw[];
+    map_shared<DK> &s = *(map_shared<DK> *)raw;
+    __half *V = (__half *)(raw + sizeof(map_shared<DK>));
+    const int64_t head = blockIdx.x / a.chunks, chunk = blockIdx.x % a.chunks, at = head * a.stride + chunk;
+    const int64_t token = a.first_token + chunk * C;
+    const int left = (int)(a.T - token < C ? a.T - token : C), lane = (int)threadIdx.x % 32, warp = warp_number();
+    const float scale =
+        solve_chunk<OP, DK, WIDE, EARLY, false>(s, V, a, head, chunk, left, warp, lane, []() { __syncthreads(); });
     for (int slice = warp; slice < KT || slice < a.dvp / 16; slice += WARPS)
         columns<DK, WIDE>(s, V, a, at, slice, slice, scale, slice == warp, lane);
 }

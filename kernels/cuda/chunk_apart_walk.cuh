@@ -1,5 +1,9 @@
 /* The walk as a kernel of its own (chunk.cuh): S' = S - S D + B along the chunks, with O = O_loc + Qeff S^T.
  *
+ * Or along pairs of chunks (PAIRS, chunk_apart_pair.cuh): half as many steps, and for the same rows of S two blocks,
+ * each with all of the state and with the outputs of one chunk of a pair, so that a step brings a multiprocessor no
+ * more than a chunk does.
+ *
  * A block holds 8 NV rows of S of one head. NV warps advance the state, eight rows each, and hand the state before
  * every chunk to SETS x CT warps that make the outputs, each set of them every SETS-th chunk, a token tile a warp; one
  * thread brings the maps by bulk copies, several chunks ahead. Barriers in shared memory order them, and one named
@@ -11,7 +15,7 @@
  * What a chunk adds beyond that float16 has room for, up to 65,504. */
 #ifndef VLA_CUDA_CHUNK_APART_WALK_CUH
 #define VLA_CUDA_CHUNK_APART_WALK_CUH
-#include "kernels/cuda/chunk_apart_map.cuh"
+#include "kernels/cuda/chunk_apart_pair.cuh"
 
 namespace chunked::apart
 {
@@ -22,6 +26,11 @@ template <int DK, int NV, bool WIDE> struct walk_stage { /* the maps of a chunk 
     } strip[NV / 2];
     uint2 state[NV / 2][DK / 16][32][2]; /* S^T before the chunk as right operands, pairs of column groups together */
 };
+/* Of a pair's first chunk Qeff and O_loc come before D and B: each in the other's place. */
+template <bool PAIRS, typename T> __device__ __forceinline__ const T *placed(const T *usual, const T *other, int half)
+{
+    return PAIRS && half == 0 ? other : usual;
+}
 
 template <int DK, int NV, bool WIDE> struct walk_shape {
     static constexpr int KT = DK / 16, sets = 2, threads = 32 * (NV + sets * CT + 1);
@@ -46,17 +55,19 @@ template <int STAGES> struct ring_place {
     }
 };
 
-template <int DK, int NV, bool WIDE>
-__device__ __forceinline__ void bring_maps(walk_shared<DK, NV, WIDE> &s, const arguments &a, int64_t at, int pair,
-                                           int lane)
+template <int DK, int NV, bool WIDE, bool PAIRS>
+__device__ __forceinline__ void bring_maps(walk_shared<DK, NV, WIDE> &s, const arguments &a, int64_t head, int steps,
+                                           int half, int strip, int lane)
 {
     constexpr int STAGES = walk_shape<DK, NV, WIDE>::stages;
     constexpr uint32_t MAPS = sizeof s.stage[0].maps, STRIPS = sizeof s.stage[0].strip;
-    const int64_t strips = a.dvp / 16 * strip_frags<DK>;
-    const auto *maps = (const map_record<DK, WIDE> *)a.maps + at;
-    const frag *columns = a.columns + at * strips + pair * strip_frags<DK>;
+    constexpr int64_t RECORD = PAIRS ? pair_frags<DK> : record_frags<DK, WIDE>,
+                      STRIP = PAIRS ? pair_strip_frags<DK> : strip_frags<DK>;
+    const int64_t at = head * (PAIRS ? (a.stride + 1) / 2 : a.stride), strips = a.dvp / 16 * STRIP;
+    const frag *maps = a.maps + at * RECORD + half * sizes<DK>::square,
+               *columns = a.columns + at * strips + strip * STRIP + half * sizes<DK>::strip;
     ring_place<STAGES> place;
-    for (int c = 0; c < (int)a.chunks; c++) {
+    for (int c = 0; c < steps; c++) {
         walk_stage<DK, NV, WIDE> &to = s.stage[place.stage];
         if (c >= STAGES) barrier_wait(shared_address(&s.empty[place.stage]), place.parity ^ 1);
         reads_before_copies();
@@ -65,7 +76,7 @@ __device__ __forceinline__ void bring_maps(walk_shared<DK, NV, WIDE> &s, const a
         copies.copy(shared_address(&to.maps), maps, MAPS);
         copies.copy(shared_address(&to.strip), columns, STRIPS);
         copies.done();
-        maps++, columns += strips;
+        maps += RECORD, columns += strips;
         place.advance(1);
     }
 }
@@ -89,9 +100,9 @@ template <int KT> __device__ __forceinline__ float largest_of(const float (&S)[K
     return warp_top(fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3])));
 }
 
-template <int DK, int NV, bool WIDE>
-__device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<DK, NV, WIDE> &s, int chunks, int v,
-                                           int lane)
+template <int DK, int NV, bool WIDE, bool PAIRS>
+__device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<DK, NV, WIDE> &s, int steps, int half,
+                                           int v, int lane)
 {
     using M = typename map_arithmetic<WIDE>::type;
     constexpr int KT = DK / 16, EARLY = DK == 64 ? KT : 2; /* columns of D loaded before the state is there */
@@ -101,13 +112,15 @@ __device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<D
     int level = ONE, before = 0; /* S is kept divided by power_of(level); the scale of V of the chunk before */
     float top = WIDE ? largest_of<KT>(S) : 0;
     ring_place<walk_shape<DK, NV, WIDE>::stages> place;
-    for (int c = 0; c < chunks; c++) {
+    for (int c = 0; c < steps; c++) {
         walk_stage<DK, NV, WIDE> &in = s.stage[place.stage];
+        const auto in_D = placed<PAIRS>(in.maps.D, in.maps.Q, half);
         barrier_wait(shared_address(&s.full[place.stage]), place.parity);
         uint2 B[KT], right[KT];
         frag D[EARLY][KT];
 #pragma unroll
-        for (int m = 0; m < KT; m++) B[m] = ((const uint2 *)&in.strip[v / 2].B[m][lane])[v % 2];
+        for (int m = 0; m < KT; m++)
+            B[m] = ((const uint2 *)&placed<PAIRS>(in.strip[v / 2].B, in.strip[v / 2].O, half)[m][lane])[v % 2];
         if constexpr (WIDE) {
             const int scale = exponent_above(in.maps.scale),
                       want = min(max(max(level - ONE + exponent_above(top), max(scale, before)), 1), 254);
@@ -123,7 +136,7 @@ __device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<D
 #pragma unroll
         for (int k = 0; k < EARLY; k++)
 #pragma unroll
-            for (int m = 0; m < KT; m++) D[k][m] = in.maps.D[m][k][lane];
+            for (int m = 0; m < KT; m++) D[k][m] = in_D[m][k][lane];
 #pragma unroll
         for (int m = 0; m < KT; m++)
             right[m] = make_uint2(transpose8(pack(M{}, S[m][0], S[m][1])), transpose8(pack(M{}, S[m][2], S[m][3])));
@@ -140,7 +153,7 @@ __device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<D
                 if (k < EARLY)
                     mma(M{}, S[m], D[k < EARLY ? k : 0][m].x, right[k].x, right[k].y);
                 else
-                    mma(M{}, S[m], in.maps.D[m][k][lane].x, right[k].x, right[k].y);
+                    mma(M{}, S[m], in_D[m][k][lane].x, right[k].x, right[k].y);
             }
         arrive(shared_address(&s.empty[place.stage]), lane);
         place.advance(1);
@@ -149,33 +162,34 @@ __device__ __forceinline__ void walk_state(float (&S)[DK / 16][4], walk_shared<D
 }
 
 /* Token tile m of all the block's columns. Of sixteen columns, a lane's four results in a row are neighbours. */
-template <int DK, int NV, bool WIDE>
+template <int DK, int NV, bool WIDE, bool PAIRS>
 __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV, WIDE> &s, const arguments &a, int64_t head,
-                                             int64_t bad, int set, int m, int column, int lane)
+                                             int64_t bad, int steps, int half, int set, int m, int column, int lane)
 {
     using M = typename map_arithmetic<WIDE>::type;
-    constexpr int KT = DK / 16, SETS = walk_shape<DK, NV, WIDE>::sets;
+    constexpr int KT = DK / 16, SETS = walk_shape<DK, NV, WIDE>::sets, STEP = PAIRS ? 2 * C : C;
     const int g = lane / 4, t = lane % 4;
     const frag unit = unit_tile<M>(lane);
     const bool bf16 = a.dtype == VLA_BF16;
-    const int64_t end = bad < a.T ? bad : a.T;
-    int64_t row0 = a.first_token + set * C + 16 * m;
+    const int64_t here = a.first_token + a.chunks * C, rows = PAIRS && here < a.T ? here : a.T,
+                  end = bad < rows ? bad : rows;
+    int64_t row0 = a.first_token + set * STEP + half * C + 16 * m;
     auto *to = (typename stored<WIDE>::element *)a.o + (head * a.T + row0 + g) * a.dv + 8 * column + 4 * t;
     ring_place<walk_shape<DK, NV, WIDE>::stages> place;
     place.advance(set);
-    for (int c = set; c < (int)a.chunks; c += SETS, row0 += SETS * C, to += SETS * C * a.dv) {
+    for (int c = set; c < steps; c += SETS, row0 += SETS * STEP, to += SETS * STEP * a.dv) {
         walk_stage<DK, NV, WIDE> &in = s.stage[place.stage];
         float o[NV][4] = {};
         frag Q[KT];
         barrier_wait(shared_address(&s.full[place.stage]), place.parity);
 #pragma unroll
         for (int p = 0; p < NV / 2; p++) {
-            const frag x = in.strip[p].O[m][lane];
+            const frag x = placed<PAIRS>(in.strip[p].O, in.strip[p].B, half)[m][lane];
             mma(M{}, o[2 * p], unit.x, x.x[0], x.x[1]);
             mma(M{}, o[2 * p + 1], unit.x, x.x[2], x.x[3]);
         }
 #pragma unroll
-        for (int k = 0; k < KT; k++) Q[k] = in.maps.Q[m][k][lane];
+        for (int k = 0; k < KT; k++) Q[k] = placed<PAIRS>(in.maps.Q, in.maps.D, half)[m][k][lane];
         float factor[2], scale = 0;
         if constexpr (WIDE) {
             factor[0] = in.maps.factor[16 * m + g], factor[1] = in.maps.factor[16 * m + g + 8];
@@ -222,8 +236,8 @@ __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV, WIDE> &s, const
                 if (whole) {
                     store(p, 0, true), store(p, 1, true);
                 } else {
-                    if (row0 + g < a.T) store(p, 0, row0 + g < bad);
-                    if (row0 + g + 8 < a.T) store(p, 1, row0 + g + 8 < bad);
+                    if (row0 + g < rows) store(p, 0, row0 + g < bad);
+                    if (row0 + g + 8 < rows) store(p, 1, row0 + g + 8 < bad);
                 }
             }
         } else {
@@ -233,7 +247,7 @@ __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV, WIDE> &s, const
                 for (int i = 0; i < 4; i++) {
                     const int64_t row = row0 + g + 8 * (i / 2);
                     const int x = 8 * column + 16 * (v / 2) + 4 * t + 2 * (v % 2) + i % 2;
-                    if (row < a.T && x < a.dv)
+                    if (row < rows && x < a.dv)
                         store_element(a.o, dtype_of<WIDE>(a), (head * a.T + row) * a.dv + x,
                                       row >= bad ? NAN : o[v][i]);
                 }
@@ -241,15 +255,18 @@ __device__ __forceinline__ void walk_outputs(walk_shared<DK, NV, WIDE> &s, const
     }
 }
 
-template <int DK, int NV, bool WIDE>
+template <int DK, int NV, bool WIDE, bool PAIRS>
 __global__ void __launch_bounds__(walk_shape<DK, NV, WIDE>::threads, 1) walk(const __grid_constant__ arguments a)
 {
     constexpr int KT = DK / 16, STAGES = walk_shape<DK, NV, WIDE>::stages;
     extern __shared__ __align__(16) unsigned char raw[];
     walk_shared<DK, NV, WIDE> &s = *(walk_shared<DK, NV, WIDE> *)raw;
+    static_assert(!PAIRS || (NV == 2 && DK == 16 * CT && !WIDE), "halves of a pair lie behind each other");
     const int groups = a.dvp / (8 * NV), lane = (int)threadIdx.x % 32, warp = warp_number();
-    const int64_t head = blockIdx.x / groups;
-    const int column = (int)(blockIdx.x % groups) * NV; /* in eights */
+    const int part = (int)(blockIdx.x % (PAIRS ? 2 * groups : groups)), half = PAIRS ? part % 2 : 0,
+              column = (PAIRS ? part / 2 : part) * NV, /* in eights */
+        steps = PAIRS ? (int)((a.chunks + 1) / 2) : (int)a.chunks;
+    const int64_t head = blockIdx.x / (PAIRS ? 2 * groups : groups);
     if (threadIdx.x < STAGES) {
         barrier_init(shared_address(&s.full[threadIdx.x]), warp_copy::arrivals);
         barrier_init(shared_address(&s.empty[threadIdx.x]), NV + CT);
@@ -261,26 +278,30 @@ __global__ void __launch_bounds__(walk_shape<DK, NV, WIDE>::threads, 1) walk(con
     if (warp < NV) {
         const int64_t bad = first_bad(a, head);
         const int v = warp, g = lane / 4, t = lane % 4, first = 8 * column + 16 * (v / 2) + 4 * t + 2 * (v % 2);
-        float S[KT][4], *from = a.S + (head * a.dv + first) * a.dk + g;
+        const int64_t own = (head * a.dv + first) * a.dk + g;
+        const float *from = (PAIRS ? a.start : a.S) + own;
+        float S[KT][4], *to = a.S + own;
         const auto in_S = [&](int m, int i) { return first + i % 2 < a.dv && 16 * m + g + 8 * (i / 2) < a.dk; };
 #pragma unroll
         for (int m = 0; m < KT; m++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 S[m][i] = in_S(m, i) && (!a.first || a.resume) ? from[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] : 0.0f;
-        if (a.n_end && column == 0)
+        if (a.n_end && part == 0)
             for (int c = (int)threadIdx.x; c < a.dk; c += 32 * NV)
                 a.n_end[head * a.dk + c] = bad < a.T ? NAN : a.n_carry[head * DK + c];
-        walk_state<DK, NV, WIDE>(S, s, (int)a.chunks, v, lane);
+        walk_state<DK, NV, WIDE, PAIRS>(S, s, steps, half, v, lane);
+        if (half != 0) return;
 #pragma unroll
         for (int m = 0; m < KT; m++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                if (in_S(m, i)) from[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] = bad < a.T ? NAN : S[m][i];
+                if (in_S(m, i)) to[(i % 2) * a.dk + 16 * m + 8 * (i / 2)] = bad < a.T ? NAN : S[m][i];
     } else if (warp < walk_shape<DK, NV, WIDE>::threads / 32 - 1) {
-        walk_outputs<DK, NV, WIDE>(s, a, head, first_bad(a, head), (warp - NV) / CT, (warp - NV) % CT, column, lane);
+        walk_outputs<DK, NV, WIDE, PAIRS>(s, a, head, first_bad(a, head), steps, half, (warp - NV) / CT,
+                                          (warp - NV) % CT, column, lane);
     } else if (lane < warp_copy::lanes) {
-        bring_maps<DK, NV, WIDE>(s, a, head * a.stride, column / 2, lane);
+        bring_maps<DK, NV, WIDE, PAIRS>(s, a, head, steps, half, column / 2, lane);
     }
 }
 } /* namespace chunked::apart */

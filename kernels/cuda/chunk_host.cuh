@@ -1,6 +1,7 @@
 /* Launching the chunkwise forms (chunk.cuh). */
 #ifndef VLA_CUDA_CHUNK_HOST_CUH
 #define VLA_CUDA_CHUNK_HOST_CUH
+#include "kernels/cuda/chunk_apart_pair.cuh"
 #include "kernels/cuda/chunk_apart_walk.cuh"
 #include "kernels/cuda/chunk_brief.cuh"
 #include "kernels/cuda/chunk_map.cuh"
@@ -12,16 +13,16 @@ namespace chunked
 constexpr int64_t BUDGET =
     (int64_t)3 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
 
-/* What comes after the write directions: map and walk apart, or chunks with their walk beside them, by map or, of vla
- * at dk = 64, as in chunk_brief.cuh. */
-enum class back_half { beside, apart, brief };
+/* What comes after the write directions: map and walk apart, a chunk a step or two, or chunks with their walk beside
+ * them, by map or, of vla at dk = 64, as in chunk_brief.cuh. */
+enum class back_half { beside, apart, pairs, brief };
 
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {
     int64_t heads, chunks, stride, segments, bytes;
     int per_segment, dkp, dvp, walks;
     back_half back;
-    int64_t U, K, X, maps, columns, states, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
+    int64_t U, K, X, maps, columns, states, start, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
 
 /* An inverse costs about a chunk (two at 128): the length of segments that ends soonest, over the waves of segments
@@ -53,17 +54,32 @@ template <vla_op OP> bool walks_apart(int64_t heads, int64_t chunks, int dkp, in
     return few || 8 * heads * walks > places;
 }
 
+/* Do steps of two chunks end sooner? They halve the walk, whose two blocks a strip must all be in at once; the maps
+ * take longer, the more so where a multiprocessor gets more chunks for their coming in twos. From how many chunks on is
+ * by measurement. */
+template <vla_op OP> bool pays_in_pairs(int64_t heads, int64_t chunks, int dvp)
+{
+    const int64_t multiprocessors = vla_cuda_sm_count(),
+                  most = (heads * chunks + multiprocessors - 1) / multiprocessors,
+                  in_pairs = 2 * ((heads * ((chunks + 1) / 2) + multiprocessors - 1) / multiprocessors),
+                  more = in_pairs > most ? in_pairs - most : 0;
+    return dvp <= 64 && heads * (dvp / 8) <= multiprocessors &&
+           chunks >= (more > 0        ? 16 + 16 * more
+                      : OP == VLA_VLA ? 20
+                                      : 16);
+}
+
 /* brief is taken where its walks are in at once and the blocks are several turns: by measurement. Delta, which
  * makes its own keys in each chunk, gains nothing by it. */
 template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int dvp)
 {
     if (WIDE) return back_half::apart;
     const int64_t multiprocessors = vla_cuda_sm_count(), turn = multiprocessors * map_blocks<64>;
+    const back_half apart = dkp == 64 && pays_in_pairs<OP>(heads, chunks, dvp) ? back_half::pairs : back_half::apart;
     if (OP == VLA_VLA && dkp == 64 &&
         8 * heads * (dvp / brief::STRIP_ROWS) <= multiprocessors * brief::shape<64>::blocks)
-        return heads >= 8 && chunks > 64 && heads * chunks > (heads < 12 ? 4 : 2) * turn ? back_half::brief
-                                                                                         : back_half::apart;
-    return walks_apart<OP>(heads, chunks, dkp, (dvp + 63) / 64) ? back_half::apart : back_half::beside;
+        return heads >= 8 && chunks > 64 && heads * chunks > (heads < 12 ? 4 : 2) * turn ? back_half::brief : apart;
+    return walks_apart<OP>(heads, chunks, dkp, (dvp + 63) / 64) ? apart : back_half::beside;
 }
 
 /* fresh: the run does not go on from a state. */
@@ -76,7 +92,8 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
     l.walks = (l.dvp + 63) / 64;
     l.back = back_of<OP, WIDE>(l.heads, l.chunks, l.dkp, l.dvp);
     if (l.back == back_half::brief) l.walks = l.dvp / brief::STRIP_ROWS;
-    const bool apart = l.back == back_half::apart, brief = l.back == back_half::brief;
+    const bool pairs = l.back == back_half::pairs, apart = l.back == back_half::apart || pairs,
+               brief = l.back == back_half::brief;
     const int64_t KT = l.dkp / 16, strips = l.dvp / 16, rows = CT * KT * 512, square = KT * KT * 512,
                   mapped = OP == VLA_VLA ? rows : 0, sums = OP == VLA_DELTA ? 0 : 1,
                   maps = square +
@@ -103,7 +120,10 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
     };
     const int64_t all = l.heads * l.stride;
     l.U = take(all * mapped), l.K = take(all * mapped), l.X = take(all * mapped);
-    l.maps = take(all * maps), l.columns = take(all * columns), l.states = take(all * states);
+    const int64_t steps = l.heads * ((l.stride + 1) / 2); /* of pairs */
+    l.maps = take(pairs ? steps * (square + 2 * rows) : all * maps);
+    l.columns = take(pairs ? steps * strips * (KT + 2 * CT) * 512 : all * columns), l.states = take(all * states);
+    l.start = take(pairs ? l.heads * p->dk * p->dv * 4 : 0);
     l.ready = take(l.heads * (l.stride + 1) * 4);
     l.norm = take(sums * all * C * 4), l.n = take(sums * all * l.dkp * 4);
     const int64_t matrix = OP == VLA_VLA ? KT * (KT + 1) / 2 * 1024 : 0;
@@ -218,13 +238,24 @@ vla_status launch_stretch(const arguments &a, back_half back, cudaStream_t strea
         if (back == back_half::beside) return launch_map<OP, DK>(a, stream, error);
     }
     constexpr bool EARLY = OP == VLA_VLA && !WIDE;
+    if constexpr (DK == 64 && !WIDE)
+        if (back == back_half::pairs) {
+            const int64_t blocks = a.heads * ((a.chunks + 1) / 2);
+            status = launch(EARLY && a.early ? apart::map_pairs<OP, DK, EARLY> : apart::map_pairs<OP, DK, false>,
+                            blocks, dim3(apart::pair_shared<DK>::GROUP, 2),
+                            evenly(a, blocks, apart::pair_bytes<DK>(a.dvp)), stream, a, error);
+            return status == VLA_OK ? launch(apart::walk<DK, 2, false, true>, a.heads * (a.dvp / 8),
+                                             apart::walk_shape<DK, 2, false>::threads,
+                                             sizeof(apart::walk_shared<DK, 2, false>), stream, a, error)
+                                    : status;
+        }
     status = launch(EARLY && a.early ? apart::map<OP, DK, WIDE, EARLY> : apart::map<OP, DK, WIDE, false>,
                     a.heads * a.chunks, apart::map_shared<DK>::THREADS,
                     evenly(a, a.heads * a.chunks, apart::map_bytes<DK>(a.dvp)), stream, a, error);
-    return status == VLA_OK
-               ? launch(apart::walk<DK, 2, WIDE>, a.heads * (a.dvp / 16), apart::walk_shape<DK, 2, WIDE>::threads,
-                        sizeof(apart::walk_shared<DK, 2, WIDE>), stream, a, error)
-               : status;
+    return status == VLA_OK ? launch(apart::walk<DK, 2, WIDE, false>, a.heads * (a.dvp / 16),
+                                     apart::walk_shape<DK, 2, WIDE>::threads, sizeof(apart::walk_shared<DK, 2, WIDE>),
+                                     stream, a, error)
+                            : status;
 }
 
 template <vla_op OP, int DK, bool WIDE>
@@ -283,14 +314,15 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.ratio = OP == VLA_VLA && p->output == VLA_RATIO;
     a.U = (frag *)(work + l.U), a.K = (frag *)(work + l.K), a.X = (frag *)(work + l.X);
     a.maps = (frag *)(work + l.maps), a.columns = (frag *)(work + l.columns), a.states = (frag *)(work + l.states),
-    a.ready = (int *)(work + l.ready), a.walks = l.walks;
+    a.start = (float *)(work + l.start), a.ready = (int *)(work + l.ready), a.walks = l.walks;
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
     /* where what a launch takes is not small beside the turns that blocks come in */
     const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>);
     a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 &&
-              l.back == back_half::apart && l.chunks <= l.stride && l.heads * l.chunks <= 8 * places;
+              (l.back == back_half::apart || l.back == back_half::pairs) && l.chunks <= l.stride &&
+              l.heads * l.chunks <= 8 * places;
     /* one warp of penalty a scheduler, four a block */
     a.lone = a.early && l.dkp == 64 && l.heads * (l.segments + 1) > 3 * (int64_t)vla_cuda_sm_count();
     vla_status status = VLA_OK;

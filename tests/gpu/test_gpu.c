@@ -193,6 +193,25 @@ static void check_beside(totals *all, const vla_kernel *k, vla_dtype dtype)
         for (c.nan_token = 700; c.nan_token < 2200; c.nan_token += 1480) check(all, &c, "beside_nan");
 }
 
+/* Where two chunks are a step of the walk: an odd number of them, ragged widths, splits, NaN. */
+static void check_pairs(totals *all, const vla_kernel *k, vla_dtype dtype)
+{
+    if (k->form != VLA_CHUNK || (k->op != VLA_VLA && k->op != VLA_DELTA) || (dtype != VLA_BF16 && dtype != VLA_F16))
+        return;
+    gpu_case c = case_of(k, dtype, (shape){1, 16, 1950, 60, 40});
+    c.heads = 2, c.repeat = 12;
+    check(all, &c, "pairs");
+    c = case_of(k, dtype, (shape){2, 2, 2500, 64, 64});
+    c.no_u = true, c.repeat = 12;
+    check(all, &c, "pairs");
+    c = case_of(k, dtype, (shape){1, 4, 2500, 64, 61});
+    for (c.split = 20; c.split < 2500; c.split += 1280) check(all, &c, "pairs_split");
+    c.split = 0;
+    for (c.nan_tensor = 1; c.nan_tensor <= (k->op == VLA_VLA ? 4 : 3); c.nan_tensor++)
+        for (c.nan_token = 700; c.nan_token < 2500; c.nan_token += 930) /* in a first chunk and a second */
+            check(all, &c, "pairs_nan");
+}
+
 /* Where linear takes wide rows in one launch: ragged widths and lengths, splits, NaN. */
 static void check_once(totals *all, const vla_kernel *k, vla_dtype dtype)
 {
@@ -306,6 +325,7 @@ static void check_all(totals *all)
             check_nan(all, k, (vla_dtype)dtype);
             check_ranges(all, k, (vla_dtype)dtype);
             check_beside(all, k, (vla_dtype)dtype);
+            check_pairs(all, k, (vla_dtype)dtype);
             check_once(all, k, (vla_dtype)dtype);
             check_decode(all, k, (vla_dtype)dtype);
             check_large(all, k, (vla_dtype)dtype);
