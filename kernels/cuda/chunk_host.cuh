@@ -69,16 +69,23 @@ template <vla_op OP> bool pays_in_pairs(int64_t heads, int64_t chunks, int dvp)
                                       : 16);
 }
 
-/* brief is taken where its walks are in at once and the blocks are several turns: by measurement. Delta, which
- * makes its own keys in each chunk, gains nothing by it. */
+/* brief is taken where its walks are in at once and the blocks are several turns: by measurement. Delta, which makes
+ * its own keys in each chunk, gains nothing by it. */
 template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int dvp)
 {
     if (WIDE) return back_half::apart;
     const int64_t multiprocessors = vla_cuda_sm_count(), turn = multiprocessors * map_blocks<64>;
-    const back_half apart = dkp == 64 && pays_in_pairs<OP>(heads, chunks, dvp) ? back_half::pairs : back_half::apart;
+    const bool pairs = dkp == 64 && pays_in_pairs<OP>(heads, chunks, dvp);
+    const back_half apart = pairs ? back_half::pairs : back_half::apart;
     if (OP == VLA_VLA && dkp == 64 &&
         8 * heads * (dvp / brief::STRIP_ROWS) <= multiprocessors * brief::shape<64>::blocks)
-        return heads >= 8 && chunks > 64 && heads * chunks > (heads < 12 ? 4 : 2) * turn ? back_half::brief : apart;
+        return heads >= 12 && chunks > 64 &&
+                       heads * chunks > (heads < 16 ? 8
+                                         : pairs    ? 4
+                                                    : 2) *
+                                            turn
+                   ? back_half::brief
+                   : apart;
     return walks_apart<OP>(heads, chunks, dkp, (dvp + 63) / 64) ? apart : back_half::beside;
 }
 
