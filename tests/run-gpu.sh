@@ -11,17 +11,20 @@ trap 'rm -rf "$log" "$tool_log"' EXIT
     exit $([ "${REQUIRE_GPU:-0}" = 1 ] && echo 4 || echo 0)
 }
 head -n 1 "$log/none"
-# A process an operator, since the float64 oracle runs on one core; then what takes tens of GB, one after the other.
-ops="softmax linear delta decay vla rls"
+# Processes side by side, since the float64 oracle runs on one core; then what takes tens of GB, one after the other.
+parts="softmax linear decay rls delta/chunk delta/scan delta/recurrent vla/chunk/bf16 vla/chunk/f16 vla/chunk/f32 vla/chunk/tf32
+    vla/scan vla/recurrent vla/stepwise"
 part() { # NAME WORD..: a part of the cases, and how it did as it ends
-    "$build/test-gpu" "${@:2}" >"$log/$1" 2>&1
-    echo "  $1: $(tail -n 1 "$log/$1")" >&2
+    local to=$log/${1//\//-}
+    "$build/test-gpu" "${@:2}" >"$to" 2>&1
+    echo "  $1: $(tail -n 1 "$to")" >&2
 }
-for op in $ops; do part "$op" "$op/" '!/far' & done
+for each in $parts; do part "$each" "$each/" '!/far' & done
 wait
 part far /far
 code=0
-for part in $ops far; do
+for each in $parts far; do
+    part=${each//\//-}
     grep -v '^ok' "$log/$part" | sed -e 1d -e '/^run [0-9]/d'
     tail -n 1 "$log/$part" | grep -q '^run [0-9]*, passed [0-9]*, skipped [0-9]*, failed 0$' || { echo "run-gpu: $part: $(tail -n 1 "$log/$part")"; code=1; }
 done
