@@ -481,7 +481,9 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
             while (load_acquire(ready) < (chunk == 0 ? a.walks : 1)) __nanosleep(64);
         }
     } else {
-        put_queries<query_rows<DK>, true>(s, a, left);
+        float n[8];
+        load_floats8(n, &s.n[query_rows<DK>::column()]);
+        put_queries<query_rows<DK>, true>(s, n, a, left);
         named_barrier<32 * (WARPS - 1)>(1);
         make_products<DK>(s, tiles, tasks_after<DK>(warp), a.ratio, lane);
     }
