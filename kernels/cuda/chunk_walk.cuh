@@ -139,32 +139,30 @@ __device__ __forceinline__ void products_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
-/* Blocks of 8 x 8 without swizzle: neighbours along k are N/8 blocks apart, along n one. Rows are along n, or TURNED
- * along k. */
+/* Blocks of 8 x 8 without swizzle, rows along n, so that wgmma need not turn them: neighbours along k are N/8 blocks
+ * apart, along n one. */
 template <int N> __device__ __forceinline__ uint64_t block_descriptor(uint32_t address)
 {
     return (uint64_t)(address >> 4 & 0x3fffu) | (uint64_t)(N) << 16 | (uint64_t)8 << 32;
 }
 #define VLA_F4(m, h) "+f"(S[m][h][0]), "+f"(S[m][h][1]), "+f"(S[m][h][2]), "+f"(S[m][h][3])
 #define VLA_F8(m) VLA_F4(m, 0), VLA_F4(m, 1)
-template <int TURNED = 0>
 __device__ __forceinline__ void product_async(float (&S)[4][2][4], const frag &x, uint64_t D)
 {
     asm volatile("{ .reg .pred p;\nsetp.eq.b32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
                  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
-                 "%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, p, 1, 1, %37; }"
+                 "%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, p, 1, 1, 0; }"
                  : VLA_F8(0), VLA_F8(1), VLA_F8(2), VLA_F8(3)
-                 : "r"(x.x[0]), "r"(x.x[1]), "r"(x.x[2]), "r"(x.x[3]), "l"(D), "n"(TURNED));
+                 : "r"(x.x[0]), "r"(x.x[1]), "r"(x.x[2]), "r"(x.x[3]), "l"(D));
 }
-template <int TURNED = 0>
 __device__ __forceinline__ void product_async(float (&S)[8][2][4], const frag &x, uint64_t D)
 {
     asm volatile("{ .reg .pred p;\nsetp.eq.b32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
                  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
                  "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"
-                 "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, p, 1, 1, %69; }"
+                 "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, p, 1, 1, 0; }"
                  : VLA_F8(0), VLA_F8(1), VLA_F8(2), VLA_F8(3), VLA_F8(4), VLA_F8(5), VLA_F8(6), VLA_F8(7)
-                 : "r"(x.x[0]), "r"(x.x[1]), "r"(x.x[2]), "r"(x.x[3]), "l"(D), "n"(TURNED));
+                 : "r"(x.x[0]), "r"(x.x[1]), "r"(x.x[2]), "r"(x.x[3]), "l"(D));
 }
 #undef VLA_F8
 #undef VLA_F4

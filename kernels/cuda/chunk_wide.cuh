@@ -1,11 +1,13 @@
 /* Chunks in one kernel with their walk (chunk.cuh), dk from 65 to 128: the first blocks walk, one for 64 rows of S of a
  * head (chunk_wide_walk.cuh); the others are chunks, in order, a block each.
  *
- * Everything is asked of memory at once. Queries take what they need of the sums before the chunk while the write
- * directions come; four warps make the diagonal tiles of N and their inverses, the others the tiles below and a for
- * the walk. Then each warp takes sixteen columns of K and of V through substitution, to memory for the walk, and keeps
- * them in registers; tiles of P and Q K^T are dealt; Qeff takes the place of Q, and O_loc stays in registers until the
- * state is there. */
+ * What the walk needs of a chunk beside K and V is E = N^-T a, and with G = P N^-1 the outputs are O_loc = G V and
+ * Qeff = Q - G K: E^T and G are rows times N^-1, so N is used as a right operand only.
+ *
+ * Everything is asked of memory at once. Queries are made when they are there; then four warps make the diagonal tiles
+ * of N and their inverses, the others the tiles below, and K for the walk. Each warp takes sixteen columns of a to E.
+ * While one warp says so to the walk, others make the rows of P and take them to G, others the row sums of Q K^T for
+ * the ratio. Then Qeff takes the place of Q, and O_loc stays in registers until the state is there. */
 #ifndef VLA_CUDA_CHUNK_WIDE_CUH
 #define VLA_CUDA_CHUNK_WIDE_CUH
 #include "kernels/cuda/chunk_map.cuh"
@@ -23,49 +25,136 @@ static inline size_t bytes()
     return sizeof(chunk_shared) > sizeof(walk_shared) ? sizeof(chunk_shared) : sizeof(walk_shared);
 }
 
-/* 32 tokens of sixteen rows of R^T to their blocks. */
-__device__ __forceinline__ void put_blocks(unsigned char *to, const frag &x, const frag &y, int lane)
+/* 32 tokens of sixteen rows of a left operand to the walk's blocks, neighbours along tokens `tokens` bytes apart, those
+ * along rows `rows`. */
+__device__ __forceinline__ void put_blocks(unsigned char *to, int tokens, int rows, const frag &x, const frag &y,
+                                           int lane)
 {
-    to += lane % 4 * 128 + lane / 4 * 16;
+    to += lane % 4 * tokens + lane / 4 * 16;
 #pragma unroll
-    for (int p = 0; p < 2; p++) *(uint4 *)(to + p * 1024) = make_uint4(x.x[p], x.x[2 + p], y.x[p], y.x[2 + p]);
+    for (int p = 0; p < 2; p++) *(uint4 *)(to + p * rows) = make_uint4(x.x[p], x.x[2 + p], y.x[p], y.x[2 + p]);
 }
 
-/* a for the walk by the last four warps. Eight lanes read two rows, of which every other eight columns: all banks. */
-__device__ __forceinline__ void put_directions(unsigned char *to, const chunk_shared &s, int warp, int lane)
+/* -K for the walk by the last four warps. Eight lanes read two rows, of which every other eight columns: all banks. */
+__device__ __forceinline__ void put_walk_keys(unsigned char *to, const chunk_shared &s, int warp, int lane)
 {
     const int piece = (warp - 4) / 2 * 8 + warp % 2 + lane % 8 / 2 * 2, row = lane / 8 * 2 + lane % 2;
-    const __half *from = s.A + (lane / 8 * 8 + lane % 2) * PITCH + 8 * piece;
-    to += piece * 128 + row * 16;
+    const __half *from = s.K + (lane / 8 * 8 + lane % 2) * PITCH + 8 * piece;
+    to += piece * (C * 16) + row * 16;
 #pragma unroll
-    for (int k = 0; k < 8; k++) {
-        const uint4 x = *(const uint4 *)(from + (k / 4 * 32 + k % 4 * 2) * PITCH);
+    for (int n = 0; n < 8; n++) {
+        const uint4 x = *(const uint4 *)(from + (n / 4 * 32 + n % 4 * 2) * PITCH);
         const auto turn = [](uint32_t w) {
             const float2 y = unpack(f16_arithmetic{}, w);
-            return pack(bf16_arithmetic{}, y.x, y.y);
+            return pack(bf16_arithmetic{}, -y.x, -y.y);
         };
-        *(uint4 *)(to + k * (DK * 16)) = make_uint4(turn(x.x), turn(x.y), turn(x.z), turn(x.w));
+        *(uint4 *)(to + n * 128) = make_uint4(turn(x.x), turn(x.y), turn(x.z), turn(x.w));
     }
 }
 
-/* One step of block forward substitution on sixteen columns of X, transposed: y = (N_ii^-1 (X_i - sum_k<i N_ik R_k))^T,
- * and as a left operand in R. */
-__device__ __forceinline__ void solve(float (&y)[2][4], frag (&R)[CT], const chunk_shared &s, const frag &unit, int i,
-                                      int lane)
+/* Sixteen rows times N^-1, a tile of sixteen tokens after the other from the last on: X_j = (X_j - sum_k>j X_k N_kj)
+ * N_jj^-1. c: X_j, then the result. */
+__device__ __forceinline__ void solve(float (&c)[2][4], frag (&X)[CT], const chunk_shared &s, int j, int lane)
 {
     using M = f16_arithmetic;
 #pragma unroll
-    for (int n = 0; n < 8; n++) y[n / 4][n % 4] = 0;
-    if (i > 0) {
-        float c[2][4] = {};
-        mma_r<M>(c, R[i], unit);
+    for (int k = CT - 1; k > 0; k--)
+        if (k > j) mma_r<M>(c, X[k], s.N[lower(k, j)][lane]);
+    X[j] = pack_tile<M>(c[0], c[1]);
 #pragma unroll
-        for (int k = 0; k < CT; k++)
-            if (k < i) mma_r<M>(c, R[k], s.N[lower(i, k)][lane]);
-        R[i] = pack_tile<M>(c[0], c[1]);
+    for (int n = 0; n < 8; n++) c[n / 4][n % 4] = 0;
+    mma_r<M>(c, X[j], s.N[lower(j, j)][lane]);
+    X[j] = pack_tile<M>(c[0], c[1]);
+}
+
+/* Tiles of N below the diagonal by the last four warps, as right operands of sixteen tokens after sixteen: -(K_i
+ * A_j^T), rows along j. */
+__device__ __forceinline__ void make_below(chunk_shared &s, int warp, int lane)
+{
+    const uint32_t all_A = shared_address(s.A) + plain_offset(PITCH, lane),
+                   all_K = shared_address(s.K) + turned_offset(PITCH, lane);
+    /* i, j: a byte each tile */
+    uint32_t tasks = warp == 4 ? 0x2010u : warp == 5 ? 0x3021u : warp == 6 ? 0x31u : 0x32u;
+#pragma unroll 1
+    for (; tasks; tasks >>= 8) {
+        const uint32_t i = tasks >> 4 & 15, j = tasks & 15;
+        const uint32_t A = all_A + j * ROWS, K = all_K + i * ROWS;
+        float c[2][4] = {};
+#pragma unroll
+        for (int k = 0; k < KT; k++) mma_r<f16_arithmetic>(c, load_plain(A + 32 * k), load_plain(K + 32 * k));
+        s.N[lower((int)i, (int)j)][lane] = right_order(negate(pack_tile<f16_arithmetic>(c[0], c[1])));
     }
-    mma_r<M>(y, R[i], s.N[lower(i, i)][lane]);
-    R[i] = pack_tile<M>(y[0], y[1]);
+}
+
+/* Rows `m` of P = tril(Q a^T) to -G. */
+__device__ __forceinline__ void make_G(chunk_shared &s, int m, int lane)
+{
+    using M = f16_arithmetic;
+    const uint32_t Q = shared_address(s.Q) + plain_offset(PITCH, lane) + (uint32_t)m * ROWS,
+                   A = shared_address(s.A) + turned_offset(PITCH, lane);
+    frag q[KT], X[CT];
+    float c[CT][2][4] = {};
+#pragma unroll
+    for (int k = 0; k < KT; k++) q[k] = load_plain(Q + 32 * k);
+#pragma unroll
+    for (int j = 0; j < CT; j++)
+        if (j <= m) {
+#pragma unroll
+            for (int k = 0; k < KT; k++) mma_r<M>(c[j], q[k], load_plain(A + j * ROWS + 32 * k));
+            if (j == m) keep_lower(c[j], lane);
+        }
+#pragma unroll
+    for (int j = CT - 1; j >= 0; j--) {
+        X[j] = frag{};
+        if (j <= m) {
+            solve(c[j], X, s, j, lane);
+            s.P[lower(m, j)][lane] = negate(X[j]);
+        }
+    }
+}
+
+/* Tiles of Q K^T to the weighted sums of their rows, by the last four warps. */
+__device__ __forceinline__ void sum_rows(chunk_shared &s, int warp, int lane)
+{
+    const uint32_t all_Q = shared_address(s.Q) + plain_offset(PITCH, lane),
+                   all_K = shared_address(s.K) + turned_offset(PITCH, lane);
+    uint32_t tasks = warp == 4 ? 0x201000u : warp == 5 ? 0x302111u : warp == 6 ? 0x3122u : 0x3332u;
+    bool more = true;
+#pragma unroll 1
+    while (more) {
+        const uint32_t i = tasks >> 4 & 15, j = tasks & 15;
+        const uint32_t Q = all_Q + i * ROWS, K = all_K + j * ROWS;
+        float d[2][4] = {};
+#pragma unroll
+        for (int k = 0; k < KT; k++) mma_r<f16_arithmetic>(d, load_plain(Q + 32 * k), load_plain(K + 32 * k));
+        if (i == j) keep_lower(d, lane);
+        weigh_rows(s, d, (int)i, (int)j, lane);
+        tasks >>= 8, more = tasks != 0;
+    }
+}
+
+/* Sixteen columns of Q to Qeff = Q - G K, in its place. */
+__device__ __forceinline__ void make_effective(chunk_shared &s, const float (&factor)[2 * CT], int warp, int lane)
+{
+    using M = f16_arithmetic;
+    const uint32_t Q = shared_address(s.Q) + plain_offset(PITCH, lane) + 32 * (uint32_t)warp,
+                   K = shared_address(s.K) + plain_offset(PITCH, lane) + 32 * (uint32_t)warp;
+    const frag unit = right_order(unit_tile<M>(lane));
+    frag right[CT];
+#pragma unroll
+    for (int i = 0; i < CT; i++) right[i] = load_turned(K + i * ROWS);
+#pragma unroll
+    for (int m = 0; m < CT; m++) {
+        float c[2][4] = {};
+        mma_r<M>(c, load_plain(Q + m * ROWS), unit);
+#pragma unroll
+        for (int i = 0; i <= m; i++) mma_r<M>(c, s.P[lower(m, i)][lane], right[i]);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) c[h][i] *= factor[2 * m + i / 2];
+        store_frag<false>(Q + m * ROWS, pack_tile<bf16_arithmetic>(c[0], c[1]));
+    }
 }
 
 /* The chunk's state, which nobody else reads, and the maps of the chunk before, which the walks have read by the time
@@ -149,20 +238,19 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
         put_keys<DK>(s, key, logit, a, head, token);
     }
     put_queries<R, true>(s, n, a, left);
-    frag RK[CT], RV[CT];
-    float scale = take_values(RV, v, a, bad, lane);
+    frag values[CT]; /* V^T of this warp's sixteen columns */
+    const float scale = take_values(values, v, a, bad, lane);
     if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
     __syncthreads();
     const unsigned long long first = __ldcg(a.bad + head); /* waited for later */
-    const map_tiles<DK> tiles(s, lane);
     unsigned char *const map = map_of(a, at);
     if (warp < CT) {
         float c[2][4];
-        product_N<DK>(tiles, c, warp, warp);
-        s.N[lower(warp, warp)][lane] = right_order(invert_unit_lower(c, lane));
+        product_N<DK>(map_tiles<DK>(s, lane), c, warp, warp);
+        s.N[lower(warp, warp)][lane] = right_order(transpose(invert_unit_lower(c, lane)));
     } else {
-        make_products<DK>(s, tiles, tasks_before<DK>(warp), false, lane);
-        put_directions(map + KEYS, s, warp, lane);
+        make_below(s, warp, lane);
+        put_walk_keys(map, s, warp, lane);
     }
     if (OP == VLA_VLA && a.alpha)
         for (int i = (int)threadIdx.x; i < left * a.dk; i += THREADS) {
@@ -172,23 +260,27 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
     __syncthreads();
     const int64_t wrong = (int64_t)(first < INT64_MAX ? first : INT64_MAX) - token;
     const int finite = wrong < C ? (wrong > 0 ? (int)wrong : 0) : C; /* what is not goes on by the state */
-    const frag unit = right_order(unit_tile<M>(lane));
     {
-        const uint32_t K = shared_address(s.K) + turned_offset(PITCH, lane) + 32 * warp;
-        unsigned char *const values = map + 2 * KEYS + warp / 4 * VALUES;
-        frag key[2];
-        if (lane < 8 && warp < 4 * a.walks) ((float *)values)[warp % 4 * 8 + lane] = finite < C ? NAN : scale;
+        const uint32_t A = shared_address(s.A) + turned_offset(PITCH, lane) + 32 * warp;
+        const frag unit = right_order(unit_tile<M>(lane));
+        unsigned char *const of = map + 2 * KEYS + warp / 4 * VALUES;
+        frag X[CT], E[2];
+        if (lane < 8 && warp < 4 * a.walks) ((float *)of)[warp % 4 * 8 + lane] = finite < C ? NAN : scale;
 #pragma unroll
-        for (int i = 0; i < CT; i++) {
-            float y[2][4];
-            RK[i] = negate(load_turned(K + i * ROWS));
-            solve(y, RK, s, unit, i, lane);
-            key[i % 2] = pack_tile<bf16_arithmetic>(y[0], y[1]);
-            if (i % 2) put_blocks(map + warp * 2048 + i / 2 * 512, key[0], key[1], lane);
-            solve(y, RV, s, unit, i, lane);
-            if (i % 2 && warp < strips)
-                put_blocks(values + SCALES + warp % 4 * STRIP + i / 2 * 512, RV[i - 1], RV[i], lane);
+        for (int j = 0; j < CT; j++) X[j] = load_turned(A + j * ROWS);
+#pragma unroll
+        for (int j = CT - 1; j >= 0; j--) {
+            float c[2][4] = {};
+            mma_r<M>(c, X[j], unit);
+            solve(c, X, s, j, lane);
+            E[j % 2] = pack_tile<bf16_arithmetic>(c[0], c[1]);
+            if (j % 2 == 0)
+                put_blocks(map + KEYS + warp * 256 + j / 2 * (4 * DK * 16), DK * 16, 128, E[0], E[1], lane);
         }
+        if (warp < strips)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                put_blocks(of + SCALES + warp % 4 * STRIP + h * 512, 128, 1024, values[2 * h], values[2 * h + 1], lane);
     }
     if (warp == 0) { /* this takes long */
         meet<THREADS>(1);
@@ -199,14 +291,17 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
         }
     } else {
         meet_later<THREADS>(1);
-        make_products<DK>(s, tiles, tasks_after<DK>(warp), a.ratio, lane);
+        if (warp >= CT) {
+            if (a.ratio) sum_rows(s, warp, lane);
+        } else {
+#pragma unroll 1
+            for (int m = warp == 1 ? 0 : warp; m <= warp; m++) make_G(s, m, lane);
+        }
     }
     __syncthreads();
     float factor[2 * CT];
     row_factors(factor, s, a.ratio, lane);
-#pragma unroll
-    for (int i = 0; i < CT; i++) RK[i] = right_order(RK[i]);
-    effective_queries<DK>(s, RK, factor, warp, lane);
+    make_effective(s, factor, warp, lane);
     const frag *const state = a.states + (at * strips + warp) * sizes<DK>::strip;
     const bool has_values = warp < strips;
     uint4 S[KT];
@@ -216,14 +311,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
         for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
 #pragma unroll
         for (int i = 0; i < CT; i++) {
-            const frag right = right_order(RV[i]);
+            const frag right = right_order(values[i]);
 #pragma unroll
             for (int m = i; m < CT; m++) mma_r<M>(o[m], s.P[lower(m, i)][lane], right);
         }
 #pragma unroll
         for (int m = 0; m < CT; m++)
 #pragma unroll
-            for (int i = 0; i < 8; i++) o[m][i / 4][i % 4] *= factor[2 * m + i % 4 / 2] * scale;
+            for (int i = 0; i < 8; i++) o[m][i / 4][i % 4] *= factor[2 * m + i % 4 / 2] * -scale; /* G was negated */
     }
     __syncthreads();
     if (has_values) {

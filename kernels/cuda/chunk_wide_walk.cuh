@@ -1,14 +1,14 @@
-/* The walk beside the chunks of chunk_wide.cuh, dk = 128: with W^T = Rv^T - S Rk^T, S' = S + W^T a, which of a chunk
+/* The walk beside the chunks of chunk_wide.cuh, dk = 128: S' = S + (V^T - S K^T) E with E = N^-T a, which of a chunk
  * takes as many products as S - S D + B, and the chunk need not make D and B.
  *
  * A block walks 64 rows of S of one head: four warps, sixteen rows each, both products by wgmma out of shared memory
- * (mma on older devices), S and W^T as the accumulators of their own sums, packed as left operands. Another warp asks
- * for the maps by bulk copies, as chunks say by their flags that they are there: a lane looks at a chunk's flag. Each
- * state goes to memory, where the chunk's block waits for it; while W^T is made it is written, unless the next map is
- * not there yet: then before.
+ * (mma on older devices), S and V^T - S K^T as the accumulators of their own sums, packed as left operands. Another warp
+ * asks for the maps by bulk copies, as chunks say by their flags that they are there: a lane looks at a chunk's flag.
+ * Each state goes to memory, where the chunk's block waits for it: while S K^T is made, or before where the next map is
+ * not there yet.
  *
- * Who waits for whom, who puts UNWRITTEN into states and what orders each hand-over: chunk_walk.cuh. Rv's place is read
- * by loads, Rk's and a's by wgmma. */
+ * Who waits for whom, who puts UNWRITTEN into states and what orders each hand-over: chunk_walk.cuh. V's place is read
+ * by loads, K's and E's by wgmma. */
 #ifndef VLA_CUDA_CHUNK_WIDE_WALK_CUH
 #define VLA_CUDA_CHUNK_WIDE_WALK_CUH
 #include "kernels/cuda/chunk_walk.cuh"
@@ -17,8 +17,8 @@ namespace chunked::wide
 {
 constexpr int DK = 128, KT = DK / 16;
 
-/* Of a chunk: -Rk^T as blocks of 8 x 8, [dk][tokens], and a, [tokens][dk], rows along the first, bfloat16; then of each
- * 64 rows of S what Rv^T of sixteen was divided by, eight times, and Rv^T of each, blocks [rows][tokens], float16.
+/* Of a chunk, as blocks of 8 x 8: -K, rows of tokens, [dk / 8][64 / 8], and E^T, rows of dk, [64 / 8][dk / 8], bfloat16;
+ * then of each 64 rows of S what V^T of sixteen was divided by, eight times, and V^T of each, [rows / 8][64 / 8], float16.
  * Tokens are in an order that lets lanes write sixteen bytes: of 32, place 8 t + j is token 16 (j / 4) + 8 (j / 2 % 2)
  * + 2 t + j % 2. */
 constexpr uint32_t KEYS = C * DK * 2, SCALES = 128, STRIP = 16 * C * 2, VALUES = SCALES + 4 * STRIP;
@@ -32,13 +32,13 @@ __device__ __forceinline__ unsigned char *map_of(const arguments &a, int64_t at)
 }
 
 struct walk_shared {
-    static constexpr int SOLVED = 3, WRITES = 2;
+    static constexpr int TAKEN = 3, WRITES = 2;
     static constexpr uint32_t R = KEYS + VALUES;
     struct {
         unsigned char keys[KEYS], values[VALUES];
-    } solved[SOLVED];
+    } taken[TAKEN];
     unsigned char writes[WRITES][KEYS];
-    uint64_t full_solved[SOLVED], empty_solved[SOLVED], full_writes[WRITES], empty_writes[WRITES];
+    uint64_t full_taken[TAKEN], empty_taken[TAKEN], full_writes[WRITES], empty_writes[WRITES];
 };
 
 /* Has that phase ended? */
@@ -59,7 +59,7 @@ __device__ __forceinline__ void bring_maps(walk_shared &s, const arguments &a, i
     const uint32_t bytes = SCALES + (uint32_t)(strips < 4 ? strips : 4) * STRIP;
     const unsigned char *map = map_of(a, head * a.stride);
     int known = 0;
-    ring_place<walk_shared::SOLVED> solved;
+    ring_place<walk_shared::TAKEN> taken;
     ring_place<walk_shared::WRITES> writes;
     for (int c = 0; c < chunks; c++, map += map_bytes(a.walks)) {
         while (known <= c) {
@@ -73,13 +73,13 @@ __device__ __forceinline__ void bring_maps(walk_shared &s, const arguments &a, i
                 fence_copies();
         }
         if (lane < warp_copy::lanes) {
-            if (c >= walk_shared::SOLVED)
-                barrier_wait(shared_address(&s.empty_solved[solved.stage]), solved.parity ^ 1);
-            const warp_copy first = {shared_address(&s.full_solved[solved.stage]), lane};
+            if (c >= walk_shared::TAKEN)
+                barrier_wait(shared_address(&s.empty_taken[taken.stage]), taken.parity ^ 1);
+            const warp_copy first = {shared_address(&s.full_taken[taken.stage]), lane};
             first.expect(KEYS + bytes);
-            first.copy(shared_address(s.solved[solved.stage].values),
+            first.copy(shared_address(s.taken[taken.stage].values),
                        map + 2 * KEYS + (uint32_t)rows * VALUES, bytes);
-            first.copy(shared_address(s.solved[solved.stage].keys), map, KEYS);
+            first.copy(shared_address(s.taken[taken.stage].keys), map, KEYS);
             first.done();
             if (c >= walk_shared::WRITES)
                 barrier_wait(shared_address(&s.empty_writes[writes.stage]), writes.parity ^ 1);
@@ -89,23 +89,23 @@ __device__ __forceinline__ void bring_maps(walk_shared &s, const arguments &a, i
             second.done();
         }
         __syncwarp();
-        solved.advance(), writes.advance();
+        taken.advance(), writes.advance();
     }
 }
 
-/* c += X Y for 16 K of k, Y's blocks at `address`, rows along k. */
+/* c += X Y for 16 K of k, Y's blocks at `address`, rows along n. */
 template <int N, int K>
 __device__ __forceinline__ void add_products(float (&c)[N / 16][2][4], const frag (&X)[K], uint32_t address, int lane)
 {
 #if VLA_WGMMA
 #pragma unroll
-    for (int k = 0; k < K; k++) product_async<1>(c, X[k], block_descriptor<N>(address + k * (N * 32)));
+    for (int k = 0; k < K; k++) product_async(c, X[k], block_descriptor<N>(address + k * (N * 32)));
 #else
     const uint32_t own = address + (uint32_t)(lane / 8 % 2 * (N * 16) + lane / 16 * 128 + lane % 8 * 16);
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll
-        for (int m = 0; m < N / 16; m++) mma_r<bf16_arithmetic>(c[m], X[k], load_turned(own + k * (N * 32) + m * 256));
+        for (int m = 0; m < N / 16; m++) mma_r<bf16_arithmetic>(c[m], X[k], load_plain(own + k * (N * 32) + m * 256));
 #endif
 }
 
@@ -128,9 +128,9 @@ __device__ __forceinline__ void walk(walk_shared &s, const arguments &a, int64_t
 {
     using M = bf16_arithmetic;
     const int lane = (int)threadIdx.x % 32, warp = warp_number(), g = lane / 4, t = lane % 4;
-    if (threadIdx.x < walk_shared::SOLVED) {
-        barrier_init(shared_address(&s.full_solved[threadIdx.x]), warp_copy::arrivals);
-        barrier_init(shared_address(&s.empty_solved[threadIdx.x]), WALKERS);
+    if (threadIdx.x < walk_shared::TAKEN) {
+        barrier_init(shared_address(&s.full_taken[threadIdx.x]), warp_copy::arrivals);
+        barrier_init(shared_address(&s.empty_taken[threadIdx.x]), WALKERS);
     }
     if (threadIdx.x < walk_shared::WRITES) {
         barrier_init(shared_address(&s.full_writes[threadIdx.x]), warp_copy::arrivals);
@@ -165,15 +165,15 @@ __device__ __forceinline__ void walk(walk_shared &s, const arguments &a, int64_t
     if (any) publish<DK>(state, X);
     named_barrier<32 * WALKERS>(1);
     if (threadIdx.x == 0) add_release(a.ready + head * (a.stride + 1), 1); /* nobody was there to write UNWRITTEN */
-    const uint32_t solved0 = shared_address(s.solved), writes0 = shared_address(s.writes),
-                   full_solved = shared_address(s.full_solved), empty_solved = shared_address(s.empty_solved),
+    const uint32_t taken0 = shared_address(s.taken), writes0 = shared_address(s.writes),
+                   full_taken = shared_address(s.full_taken), empty_taken = shared_address(s.empty_taken),
                    full_writes = shared_address(s.full_writes), empty_writes = shared_address(s.empty_writes);
-    ring_place<walk_shared::SOLVED> solved;
+    ring_place<walk_shared::TAKEN> taken;
     ring_place<walk_shared::WRITES> writes;
     float c[CT][2][4] = {};
-    const auto load_values = [&]() { /* c = Rv^T */
+    const auto load_values = [&]() { /* c = V^T */
         if (!any) return;
-        const uint32_t at = solved0 + (uint32_t)solved.stage * walk_shared::R + KEYS;
+        const uint32_t at = taken0 + (uint32_t)taken.stage * walk_shared::R + KEYS;
         float scale;
         asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale) : "r"(at + 32 * (uint32_t)warp) : "memory");
 #pragma unroll
@@ -189,13 +189,13 @@ __device__ __forceinline__ void walk(walk_shared &s, const arguments &a, int64_t
                 }
             }
     };
-    barrier_wait(full_solved, 0);
+    barrier_wait(full_taken, 0);
     load_values();
     bool published = true;
 #pragma unroll 1
     for (int n = 0; n < chunks; n++) {
         products_begin();
-        add_products<C>(c, X, solved0 + (uint32_t)solved.stage * walk_shared::R, lane);
+        add_products<C>(c, X, taken0 + (uint32_t)taken.stage * walk_shared::R, lane);
         products_commit();
         if (any && !published) publish<DK>(state, X);
         products_wait();
@@ -206,10 +206,10 @@ __device__ __forceinline__ void walk(walk_shared &s, const arguments &a, int64_t
         products_begin();
         add_products<DK>(S, W, writes0 + (uint32_t)writes.stage * KEYS, lane);
         products_commit();
-        arrive<true>(empty_solved + 8 * (uint32_t)solved.stage, lane);
-        solved.advance();
+        arrive<true>(empty_taken + 8 * (uint32_t)taken.stage, lane);
+        taken.advance();
         const bool last = n + 1 == chunks,
-                   there = !last && barrier_passed(full_solved + 8 * (uint32_t)solved.stage, solved.parity);
+                   there = !last && barrier_passed(full_taken + 8 * (uint32_t)taken.stage, taken.parity);
         if (there) load_values();
         products_wait();
         arrive<!VLA_WGMMA>(empty_writes + 8 * (uint32_t)writes.stage, lane);
@@ -221,7 +221,7 @@ __device__ __forceinline__ void walk(walk_shared &s, const arguments &a, int64_t
         published = !there;
         if (!there) {
             if (any) publish<DK>(state, X);
-            barrier_wait(full_solved + 8 * (uint32_t)solved.stage, solved.parity);
+            barrier_wait(full_taken + 8 * (uint32_t)taken.stage, taken.parity);
             load_values();
         }
     }
