@@ -169,6 +169,8 @@ static inline vla_status launch_beside(void (*kernel)(const arguments), int thre
     VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, kernel, threads, shared));
     const int64_t most = (int64_t)places * vla_cuda_sm_count() / (8 * a.walks), heads = most > 1 ? most : 1;
     a.at_once = (int)(heads < a.heads ? heads : a.heads);
+    const bool exact = a.at_once > 1 && (uint64_t)a.at_once * (uint64_t)a.at_once * (uint64_t)a.chunks >> 32 == 0;
+    a.inverse = exact ? (uint32_t)((((uint64_t)1 << 32) + (uint64_t)a.at_once - 1) / (uint64_t)a.at_once) : 0;
     return launch(kernel, a.heads * (a.walks + a.chunks), threads, shared, stream, a, error);
 }
 

@@ -375,12 +375,18 @@ static __device__ __noinline__ four_values fetch_ragged(const __half *from, int 
     return v;
 }
 
+template <int WIDTH = 0>
 __device__ __forceinline__ void fetch_values(four_values &v, const arguments &a, int64_t row0, int left, int strip,
                                              int lane)
 {
     const int g = lane / 4, column = 16 * strip + lane % 4 * 4, step = 8 * a.dv;
     const __half *from = (const __half *)a.v + (row0 + g) * a.dv + column; /* bfloat16 too */
     const bool whole = a.dv % 4 == 0;
+    if (WIDTH && left >= C && a.dv == WIDTH) { /* from one address on */
+#pragma unroll
+        for (int i = 0; i < 2 * CT; i++) v.raw[i] = *(const uint2 *)(from + i * 8 * WIDTH);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < 2 * CT; i++, from += step) {
         v.raw[i] = make_uint2(0, 0);

@@ -1,8 +1,8 @@
 /* Chunks in one kernel with their walk (chunk.cuh), dk from 65 to 128: the first blocks walk, one for 64 rows of S of a
  * head (chunk_wide_walk.cuh); the others are chunks, in order, a block each.
  *
- * What the walk needs of a chunk beside K and V is E = N^-T a, and with G = P N^-1 the outputs are O_loc = G V and
- * Qeff = Q - G K: E^T and G are rows times N^-1, so N is used as a right operand only.
+ * What the walk needs of a chunk beside K and V is E = -N^-T a, and with G = P N^-1 the outputs are O_loc = G V and
+ * Qeff = Q - G K: -E^T and G are rows times N^-1, so N is used as a right operand only.
  *
  * Everything is asked of memory at once. Queries are made when they are there; then four warps make the diagonal tiles
  * of N and their inverses, the others the tiles below, and K for the walk. Each warp takes sixteen columns of a to E.
@@ -35,7 +35,7 @@ __device__ __forceinline__ void put_blocks(unsigned char *to, int tokens, int ro
     for (int p = 0; p < 2; p++) *(uint4 *)(to + p * rows) = make_uint4(x.x[p], x.x[2 + p], y.x[p], y.x[2 + p]);
 }
 
-/* -K for the walk by the last four warps. Eight lanes read two rows, of which every other eight columns: all banks. */
+/* K for the walk by the last four warps. Eight lanes read two rows, of which every other eight columns: all banks. */
 __device__ __forceinline__ void put_walk_keys(unsigned char *to, const chunk_shared &s, int warp, int lane)
 {
     const int piece = (warp - 4) / 2 * 8 + warp % 2 + lane % 8 / 2 * 2, row = lane / 8 * 2 + lane % 2;
@@ -46,7 +46,7 @@ __device__ __forceinline__ void put_walk_keys(unsigned char *to, const chunk_sha
         const uint4 x = *(const uint4 *)(from + (n / 4 * 32 + n % 4 * 2) * PITCH);
         const auto turn = [](uint32_t w) {
             const float2 y = unpack(f16_arithmetic{}, w);
-            return pack(bf16_arithmetic{}, -y.x, -y.y);
+            return pack(bf16_arithmetic{}, y.x, y.y);
         };
         *(uint4 *)(to + n * 128) = make_uint4(turn(x.x), turn(x.y), turn(x.z), turn(x.w));
     }
@@ -175,8 +175,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
     extern __shared__ __align__(16) unsigned char raw[];
     grid_wait();
     /* of every at_once heads the walks, then the chunks in order */
-    const unsigned each = (unsigned)a.at_once * (unsigned)(a.walks + a.chunks), group = blockIdx.x / each,
-                   head0 = group * (unsigned)a.at_once, more = (unsigned)a.heads - head0,
+    const unsigned each = (unsigned)a.at_once * (unsigned)(a.walks + a.chunks),
+                   group = blockIdx.x < each ? 0 : blockIdx.x / each, head0 = group * (unsigned)a.at_once,
+                   more = (unsigned)a.heads - head0,
                    heads = more < (unsigned)a.at_once ? more : (unsigned)a.at_once, walks = heads * (unsigned)a.walks;
     unsigned place = blockIdx.x - group * each;
     if (place < walks) {
@@ -184,8 +185,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
         return;
     }
     place -= walks;
+    const unsigned row = a.inverse && heads == (unsigned)a.at_once ? __umulhi(place, a.inverse) : place / heads;
     chunk_shared &s = *(chunk_shared *)raw;
-    const int64_t head = head0 + place % heads, chunk = place / heads, at = head * a.stride + chunk;
+    const int64_t head = head0 + (place - row * heads), chunk = row, at = head * a.stride + chunk;
     const int64_t token = a.first_token + chunk * C, row0 = head * a.T + token;
     int *const ready = a.ready + head * (a.stride + 1) + chunk;
     const int left = (int)(a.T - token < C ? a.T - token : C), strips = a.dvp / 16;
@@ -213,7 +215,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
             k[i] = {{key.x, key.y, key.z, key.w}}, x[i] = {{direction.x, direction.y, direction.z, direction.w}};
         }
         fetch_queries<DK, R>(s, a, row0, left);
-        if (warp < strips) fetch_values(v, a, row0, left, warp, lane);
+        if (warp < strips) fetch_values<DK>(v, a, row0, left, warp, lane);
         if (a.ratio) {
             load_floats8(n, a.n + at * DK + R::column());
             if (threadIdx.x < C) s.weight[threadIdx.x] = a.norm[at * C + threadIdx.x];
@@ -233,7 +235,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
         for (int i = 0; i < R::PASSES; i++)
             logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
         fetch_queries<DK, R>(s, a, row0, left);
-        if (warp < strips) fetch_values(v, a, row0, left, warp, lane);
+        if (warp < strips) fetch_values<DK>(v, a, row0, left, warp, lane);
         mark();
         put_keys<DK>(s, key, logit, a, head, token);
     }
@@ -262,16 +264,16 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
     const int finite = wrong < C ? (wrong > 0 ? (int)wrong : 0) : C; /* what is not goes on by the state */
     {
         const uint32_t A = shared_address(s.A) + turned_offset(PITCH, lane) + 32 * warp;
-        const frag unit = right_order(unit_tile<M>(lane));
+        const frag minus = negate(right_order(unit_tile<M>(lane)));
         unsigned char *const of = map + 2 * KEYS + warp / 4 * VALUES;
         frag X[CT], E[2];
-        if (lane < 8 && warp < 4 * a.walks) ((float *)of)[warp % 4 * 8 + lane] = finite < C ? NAN : scale;
+        if (lane < 8 && warp < 4 * a.walks) ((float *)of)[warp % 4 * 8 + lane] = finite < C ? NAN : -scale;
 #pragma unroll
         for (int j = 0; j < CT; j++) X[j] = load_turned(A + j * ROWS);
 #pragma unroll
         for (int j = CT - 1; j >= 0; j--) {
             float c[2][4] = {};
-            mma_r<M>(c, X[j], unit);
+            mma_r<M>(c, X[j], minus);
             solve(c, X, s, j, lane);
             E[j % 2] = pack_tile<bf16_arithmetic>(c[0], c[1]);
             if (j % 2 == 0)

@@ -1,8 +1,8 @@
-/* The walk beside the chunks of chunk_wide.cuh, dk = 128: S' = S + (V^T - S K^T) E with E = N^-T a, which of a chunk
+/* The walk beside the chunks of chunk_wide.cuh, dk = 128: S' = S + (S K^T - V^T) E with E = -N^-T a, which of a chunk
  * takes as many products as S - S D + B, and the chunk need not make D and B.
  *
  * A block walks 64 rows of S of one head: four warps, sixteen rows each, both products by wgmma out of shared memory
- * (mma on older devices), S and V^T - S K^T as the accumulators of their own sums, packed as left operands. Another warp
+ * (mma on older devices), S and S K^T - V^T as the accumulators of their own sums, packed as left operands. Another warp
  * asks for the maps by bulk copies, as chunks say by their flags that they are there: a lane looks at a chunk's flag.
  * Each state goes to memory, where the chunk's block waits for it: while S K^T is made, or before where the next map is
  * not there yet.
@@ -17,8 +17,8 @@ namespace chunked::wide
 {
 constexpr int DK = 128, KT = DK / 16;
 
-/* Of a chunk, as blocks of 8 x 8: -K, rows of tokens, [dk / 8][64 / 8], and E^T, rows of dk, [64 / 8][dk / 8], bfloat16;
- * then of each 64 rows of S what V^T of sixteen was divided by, eight times, and V^T of each, [rows / 8][64 / 8], float16.
+/* Of a chunk, as blocks of 8 x 8: K, rows of tokens, [dk / 8][64 / 8], and E^T, rows of dk, [64 / 8][dk / 8], bfloat16;
+ * then of each 64 rows of S what -V^T of sixteen was divided by, eight times, and V^T of each, [rows / 8][64 / 8], float16.
  * Tokens are in an order that lets lanes write sixteen bytes: of 32, place 8 t + j is token 16 (j / 4) + 8 (j / 2 % 2)
  * + 2 t + j % 2. */
 constexpr uint32_t KEYS = C * DK * 2, SCALES = 128, STRIP = 16 * C * 2, VALUES = SCALES + 4 * STRIP;
@@ -171,7 +171,7 @@ __device__ __forceinline__ void walk(walk_shared &s, const arguments &a, int64_t
     ring_place<walk_shared::TAKEN> taken;
     ring_place<walk_shared::WRITES> writes;
     float c[CT][2][4] = {};
-    const auto load_values = [&]() { /* c = V^T */
+    const auto load_values = [&]() { /* c = -V^T */
         if (!any) return;
         const uint32_t at = taken0 + (uint32_t)taken.stage * walk_shared::R + KEYS;
         float scale;
