@@ -27,6 +27,7 @@ template <int DK> struct chunk_shared {
     float scale[8];                      /* of V, sixteen columns */
     __half Q[C * PITCH];                 /* queries, then Qeff, bfloat16 */
     int salt;
+    __device__ __forceinline__ __half *query_at(int row, int column) { return Q + row * PITCH + column; }
 };
 /* V^T follows, [dvp/16][CT][32], then Rv as right operands */
 

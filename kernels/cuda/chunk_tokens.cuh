@@ -23,6 +23,7 @@ template <int DK> struct map_shared {
     uint32_t top[WARPS];
     __half K[C * PITCH], A[C * PITCH],
         Q[C * PITCH]; /* unit keys, write directions, unit queries, then Qeff (bfloat16) */
+    __device__ __forceinline__ __half *query_at(int row, int column) { return Q + row * PITCH + column; }
 };
 /* V follows, [C][map_pitch] halves; of every sixteen columns, place 8 h + 2 t + i holds column 4 t + 2 h + i */
 
@@ -111,7 +112,7 @@ template <int DK, typename R, typename shared>
 __device__ __forceinline__ void fetch_queries(shared &s, const arguments &a, int64_t row0, int left)
 {
     const __half *from = (const __half *)a.q + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
-    __half *to = s.Q + R::row(0) * shared::PITCH + R::column();
+    __half *to = s.query_at(R::row(0), R::column());
     if (a.dk == DK && left >= C) {
         from = (const __half *)a.q + (row0 + R::row(0)) * DK + R::column();
         const uint64_t policy = streamed();
@@ -145,7 +146,7 @@ template <typename R, typename shared>
 __device__ __forceinline__ bool put_usual_queries(shared &s, const float (&n)[8], bool ratio)
 {
     constexpr int PASSES = R::PASSES, STEP = R::AT_ONCE * shared::PITCH;
-    __half *first = s.Q + R::row(0) * shared::PITCH + R::column();
+    __half *first = s.query_at(R::row(0), R::column());
     uint4 word[PASSES];
     float dot[PASSES];
     bool usual = true;
@@ -202,7 +203,7 @@ __device__ __forceinline__ void put_queries(shared &s, const float (&n)[8], cons
     for (int i = 0; i < R::PASSES && R::row(i) < C; i++) {
         const int r = R::row(i);
         const bool in = r < left;
-        __half *place = s.Q + r * shared::PITCH + R::column();
+        __half *place = s.query_at(r, R::column());
         raw8<1> raw;
         raw.half[0] = *(const uint4 *)place;
         float x[8], y[8], dot = 0, norm = 1;

@@ -4,10 +4,11 @@
  * What the walk needs of a chunk beside K and V is E = -N^-T a, and with G = P N^-1 the outputs are O_loc = G V and
  * Qeff = Q - G K: -E^T and G are rows times N^-1, so N is used as a right operand only.
  *
- * Everything is asked of memory at once. Queries are made when they are there; then four warps make the diagonal tiles
- * of N and their inverses, the others the tiles below, and K for the walk. Each warp takes sixteen columns of a to E.
- * While one warp says so to the walk, others make the rows of P and take them to G, others the row sums of Q K^T for
- * the ratio. Then Qeff takes the place of Q, and O_loc stays in registers until the state is there. */
+ * Everything is asked of memory at once, and queries are made when they are there. Four warps then have N^T by wgmma, a
+ * warp sixteen rows, and invert its diagonal tiles; the others have P and Q K^T the same way, of which the row sums are
+ * for the ratio, and bring K to the walk. Each warp takes sixteen columns of a to E, which a flag tells the walk of, and
+ * four of them the rows of P to G. Then Qeff takes the place of Q, and O_loc stays in registers until the state is
+ * there. */
 #ifndef VLA_CUDA_CHUNK_WIDE_CUH
 #define VLA_CUDA_CHUNK_WIDE_CUH
 #include "kernels/cuda/chunk_map.cuh"
@@ -16,9 +17,36 @@
 namespace chunked::wide
 {
 constexpr int WARPS = DK / 16, THREADS = 32 * WARPS, BLOCKS = 2; /* blocks a multiprocessor */
-using chunk_shared = map_shared<DK>;
-constexpr int PITCH = chunk_shared::PITCH;
-constexpr uint32_t ROWS = 32 * PITCH; /* bytes of sixteen rows */
+
+/* 64 rows of DK halves as tiles of 64 columns, rows of 128 bytes, as wgmma takes them with its 128-byte swizzle: the
+ * sixteen bytes `piece` of row r are at piece ^ r % 8. */
+constexpr uint32_t TILE = C * 128, ROWS = 16 * 128; /* bytes of a tile, of sixteen rows */
+struct __align__(1024) matrix
+{
+    __half x[C * DK];
+    __device__ __forceinline__ __half *at(int row, int column)
+    {
+        return x + column / 64 * (int)(TILE / 2) + row * 64 + (column / 8 % 8 ^ row % 8) * 8 + column % 8;
+    }
+};
+
+struct chunk_shared {
+    static constexpr int PITCH = 64;
+    matrix K, A, Q;    /* unit keys, write directions, unit queries, then Qeff (bfloat16) */
+    frag N[LOWER][32]; /* right operands, rows along the first index of N^T: -N below the diagonal, the inverse on it */
+    frag G[LOWER][32]; /* -G, left operands */
+    float weight[C], query[C], start[C], factor[C]; /* |kf|, what q was divided by, n.q before the chunk, f */
+    __device__ __forceinline__ __half *query_at(int row, int column) { return Q.at(row, column); }
+};
+
+/* Addresses of sixteen columns from 16 `strip` on, of the first sixteen rows, ROWS bytes from one sixteen to the next:
+ * a lane's part of tiles (plain_offset) or of their transposes (turned_offset). */
+__device__ __forceinline__ uint32_t strip_address(const matrix &m, int strip, bool turned, int lane)
+{
+    const int row = turned ? lane % 8 + lane / 16 * 8 : lane % 16, half = turned ? lane / 8 % 2 : lane / 16;
+    return shared_address(&m) + (uint32_t)(strip / 4) * TILE + (uint32_t)row * 128 +
+           (uint32_t)((strip % 4 * 2 + half) ^ row % 8) * 16;
+}
 
 static inline size_t bytes()
 {
@@ -35,21 +63,60 @@ __device__ __forceinline__ void put_blocks(unsigned char *to, int tokens, int ro
     for (int p = 0; p < 2; p++) *(uint4 *)(to + p * rows) = make_uint4(x.x[p], x.x[2 + p], y.x[p], y.x[2 + p]);
 }
 
-/* K for the walk by the last four warps. Eight lanes read two rows, of which every other eight columns: all banks. */
+/* K for the walk by four warps. Eight lanes read two rows, of which every other piece: all banks. */
 __device__ __forceinline__ void put_walk_keys(unsigned char *to, const chunk_shared &s, int warp, int lane)
 {
-    const int piece = (warp - 4) / 2 * 8 + warp % 2 + lane % 8 / 2 * 2, row = lane / 8 * 2 + lane % 2;
-    const __half *from = s.K + (lane / 8 * 8 + lane % 2) * PITCH + 8 * piece;
-    to += piece * (C * 16) + row * 16;
+    const int piece = warp % 2 + lane % 8 / 2 * 2, row = lane / 8 * 8 + lane % 2;
+    const uint32_t from = shared_address(&s.K) + (uint32_t)(warp / 2) * TILE + (uint32_t)row * 128;
+    to += (warp / 2 * 8 + piece) * (C * 16) + (lane / 8 * 2 + lane % 2) * 16;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        const uint4 x = *(const uint4 *)(from + (n / 4 * 32 + n % 4 * 2) * PITCH);
+        const frag x = load_frag(from + n / 4 * 32 * 128 + n % 4 * 2 * 128 + (uint32_t)(piece ^ (n % 4 * 2 + lane % 2)) * 16);
         const auto turn = [](uint32_t w) {
             const float2 y = unpack(f16_arithmetic{}, w);
             return pack(bf16_arithmetic{}, y.x, y.y);
         };
-        *(uint4 *)(to + n * 128) = make_uint4(turn(x.x), turn(x.y), turn(x.z), turn(x.w));
+        *(uint4 *)(to + n * 128) = make_uint4(turn(x.x[0]), turn(x.x[1]), turn(x.x[2]), turn(x.x[3]));
     }
+}
+
+#if VLA_WGMMA
+__device__ __forceinline__ uint64_t tile_descriptor(uint32_t address)
+{
+    return (uint64_t)(address >> 4 & 0x3fffu) | (uint64_t)64 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
+}
+#define VLA_F4(m, h) "+f"(c[m][h][0]), "+f"(c[m][h][1]), "+f"(c[m][h][2]), "+f"(c[m][h][3])
+#define VLA_F8(m) VLA_F4(m, 0), VLA_F4(m, 1)
+__device__ __forceinline__ void product_async(float (&c)[CT][2][4], uint64_t left, uint64_t right)
+{
+    asm volatile("{ .reg .pred p;\nsetp.eq.b32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
+                 "%27,%28,%29,%30,%31}, %32, %33, p, 1, 1, 0, 0; }"
+                 : VLA_F8(0), VLA_F8(1), VLA_F8(2), VLA_F8(3)
+                 : "l"(left), "l"(right));
+}
+#undef VLA_F8
+#undef VLA_F4
+#endif
+
+/* c += X Y^T by four warps, of which this has rows 16 `own` on. */
+__device__ __forceinline__ void add_rows_product(float (&c)[CT][2][4], const matrix &X, const matrix &Y, int own, int lane)
+{
+#if VLA_WGMMA
+    const uint64_t left = tile_descriptor(shared_address(&X)), right = tile_descriptor(shared_address(&Y));
+#pragma unroll
+    for (int k = 0; k < KT; k++) {
+        const uint64_t step = (uint64_t)(k / 4 * (TILE / 16) + k % 4 * 2);
+        product_async(c, left + step, right + step);
+    }
+#else
+#pragma unroll
+    for (int k = 0; k < KT; k++) {
+        const frag x = load_plain(strip_address(X, k, false, lane) + (uint32_t)own * ROWS);
+#pragma unroll
+        for (int j = 0; j < CT; j++) mma_r<f16_arithmetic>(c[j], x, load_plain(strip_address(Y, k, true, lane) + j * ROWS));
+    }
+#endif
 }
 
 /* Sixteen rows times N^-1, a tile of sixteen tokens after the other from the last on: X_j = (X_j - sum_k>j X_k N_kj)
@@ -67,78 +134,80 @@ __device__ __forceinline__ void solve(float (&c)[2][4], frag (&X)[CT], const chu
     X[j] = pack_tile<M>(c[0], c[1]);
 }
 
-/* Tiles of N below the diagonal by the last four warps, as right operands of sixteen tokens after sixteen: -(K_i
- * A_j^T), rows along j. */
-__device__ __forceinline__ void make_below(chunk_shared &s, int warp, int lane)
-{
-    const uint32_t all_A = shared_address(s.A) + plain_offset(PITCH, lane),
-                   all_K = shared_address(s.K) + turned_offset(PITCH, lane);
-    /* i, j: a byte each tile */
-    uint32_t tasks = warp == 4 ? 0x2010u : warp == 5 ? 0x3021u : warp == 6 ? 0x31u : 0x32u;
-#pragma unroll 1
-    for (; tasks; tasks >>= 8) {
-        const uint32_t i = tasks >> 4 & 15, j = tasks & 15;
-        const uint32_t A = all_A + j * ROWS, K = all_K + i * ROWS;
-        float c[2][4] = {};
-#pragma unroll
-        for (int k = 0; k < KT; k++) mma_r<f16_arithmetic>(c, load_plain(A + 32 * k), load_plain(K + 32 * k));
-        s.N[lower((int)i, (int)j)][lane] = right_order(negate(pack_tile<f16_arithmetic>(c[0], c[1])));
-    }
-}
-
-/* Rows `m` of P = tril(Q a^T) to -G. */
-__device__ __forceinline__ void make_G(chunk_shared &s, int m, int lane)
+/* Rows 16 `own` of N^T to right operands, by four warps. */
+__device__ __forceinline__ void make_N(chunk_shared &s, int own, int lane)
 {
     using M = f16_arithmetic;
-    const uint32_t Q = shared_address(s.Q) + plain_offset(PITCH, lane) + (uint32_t)m * ROWS,
-                   A = shared_address(s.A) + turned_offset(PITCH, lane);
-    frag q[KT], X[CT];
+    float c[CT][2][4] = {}, d[2][4];
+    products_begin();
+    add_rows_product(c, s.A, s.K, own, lane);
+    products_commit();
+    products_wait();
+#pragma unroll
+    for (int i = 0; i < CT; i++) {
+        if (i > own) s.N[lower(i, own)][lane] = right_order(negate(pack_tile<M>(c[i][0], c[i][1])));
+        if (i == own)
+#pragma unroll
+            for (int n = 0; n < 8; n++) d[n / 4][n % 4] = c[i][n / 4][n % 4];
+    }
+    s.N[lower(own, own)][lane] = right_order(invert_unit_upper(d, lane));
+}
+
+/* Rows 16 `own` of P = tril(Q a^T) as left operands. */
+__device__ __forceinline__ void make_P(frag (&P)[CT], chunk_shared &s, int own, int lane)
+{
     float c[CT][2][4] = {};
+    products_begin();
+    add_rows_product(c, s.Q, s.A, own, lane);
+    products_commit();
+    products_wait();
 #pragma unroll
-    for (int k = 0; k < KT; k++) q[k] = load_plain(Q + 32 * k);
-#pragma unroll
-    for (int j = 0; j < CT; j++)
-        if (j <= m) {
-#pragma unroll
-            for (int k = 0; k < KT; k++) mma_r<M>(c[j], q[k], load_plain(A + j * ROWS + 32 * k));
-            if (j == m) keep_lower(c[j], lane);
-        }
-#pragma unroll
-    for (int j = CT - 1; j >= 0; j--) {
-        X[j] = frag{};
-        if (j <= m) {
-            solve(c[j], X, s, j, lane);
-            s.P[lower(m, j)][lane] = negate(X[j]);
-        }
+    for (int j = 0; j < CT; j++) {
+        if (j == own) keep_lower(c[j], lane);
+        P[j] = pack_tile<f16_arithmetic>(c[j][0], c[j][1]);
+        if (j > own) P[j] = frag{};
     }
 }
 
-/* Tiles of Q K^T to the weighted sums of their rows, by the last four warps. */
-__device__ __forceinline__ void sum_rows(chunk_shared &s, int warp, int lane)
+/* Factors of rows 16 `own` on: f times what the query was divided by, with the row sums of tril(Q K^T) for the ratio. */
+__device__ __forceinline__ void make_factors(chunk_shared &s, bool ratio, int own, int lane)
 {
-    const uint32_t all_Q = shared_address(s.Q) + plain_offset(PITCH, lane),
-                   all_K = shared_address(s.K) + turned_offset(PITCH, lane);
-    uint32_t tasks = warp == 4 ? 0x201000u : warp == 5 ? 0x302111u : warp == 6 ? 0x3122u : 0x3332u;
-    bool more = true;
-#pragma unroll 1
-    while (more) {
-        const uint32_t i = tasks >> 4 & 15, j = tasks & 15;
-        const uint32_t Q = all_Q + i * ROWS, K = all_K + j * ROWS;
-        float d[2][4] = {};
+    const int g = lane / 4, t = lane % 4, row = 16 * own + g;
+    float upper = 0, below = 0;
+    if (ratio) {
+        float c[CT][2][4] = {};
+        products_begin();
+        add_rows_product(c, s.Q, s.K, own, lane);
+        products_commit();
+        products_wait();
 #pragma unroll
-        for (int k = 0; k < KT; k++) mma_r<f16_arithmetic>(d, load_plain(Q + 32 * k), load_plain(K + 32 * k));
-        if (i == j) keep_lower(d, lane);
-        weigh_rows(s, d, (int)i, (int)j, lane);
-        tasks >>= 8, more = tasks != 0;
+        for (int j = 0; j < CT; j++)
+            if (j <= own) {
+                if (j == own) keep_lower(c[j], lane);
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const float2 w = *(const float2 *)&s.weight[16 * j + 8 * h + 2 * t];
+                    upper = fmaf(c[j][h][0], w.x, fmaf(c[j][h][1], w.y, upper));
+                    below = fmaf(c[j][h][2], w.x, fmaf(c[j][h][3], w.y, below));
+                }
+            }
+        upper = group_sum(upper, 4), below = group_sum(below, 4);
     }
+    if (t > 1) return;
+    const int r = row + 8 * t;
+    float f = s.query[r];
+    if (ratio) {
+        const float den = f * (s.start[r] + (t ? below : upper)), floor = (float)VLA_RATIO_EPS;
+        f = f / (den < floor ? floor : den);
+    }
+    s.factor[r] = f;
 }
 
 /* Sixteen columns of Q to Qeff = Q - G K, in its place. */
 __device__ __forceinline__ void make_effective(chunk_shared &s, const float (&factor)[2 * CT], int warp, int lane)
 {
     using M = f16_arithmetic;
-    const uint32_t Q = shared_address(s.Q) + plain_offset(PITCH, lane) + 32 * (uint32_t)warp,
-                   K = shared_address(s.K) + plain_offset(PITCH, lane) + 32 * (uint32_t)warp;
+    const uint32_t Q = strip_address(s.Q, warp, false, lane), K = strip_address(s.K, warp, false, lane);
     const frag unit = right_order(unit_tile<M>(lane));
     frag right[CT];
 #pragma unroll
@@ -148,12 +217,41 @@ __device__ __forceinline__ void make_effective(chunk_shared &s, const float (&fa
         float c[2][4] = {};
         mma_r<M>(c, load_plain(Q + m * ROWS), unit);
 #pragma unroll
-        for (int i = 0; i <= m; i++) mma_r<M>(c, s.P[lower(m, i)][lane], right[i]);
+        for (int i = 0; i <= m; i++) mma_r<M>(c, s.G[lower(m, i)][lane], right[i]);
 #pragma unroll
         for (int h = 0; h < 2; h++)
 #pragma unroll
             for (int i = 0; i < 4; i++) c[h][i] *= factor[2 * m + i / 2];
         store_frag<false>(Q + m * ROWS, pack_tile<bf16_arithmetic>(c[0], c[1]));
+    }
+}
+
+/* Unit keys and the write directions beta K of delta. */
+__device__ __forceinline__ void put_keys(chunk_shared &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+                                         const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
+                                         int64_t token)
+{
+    using R = map_rows<DK>;
+    constexpr int STEP = R::AT_ONCE * 64;
+    __half *const K = s.K.at(R::row(0), R::column()), *const A = s.A.at(R::row(0), R::column());
+#pragma unroll
+    for (int i = 0; i < R::PASSES; i++) {
+        float x[8], y[8];
+        const int r = R::row(i);
+        const bool in = token + r < a.T;
+        convert8(x, raw[i], a.dtype);
+        const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
+        float beta = a.b ? sigmoid(logit[i]) : 1.0f;
+        const bool bad = !(norm < INFINITY) || !(beta >= 0); /* zeros instead, and the token noted */
+        if (bad && in && R::column() == 0) atomicMin(&a.bad[head], (unsigned long long)(token + r));
+        if (!in || bad) /* phi(0) is not 0 */
+#pragma unroll
+            for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
+        beta = bad ? 0.0f : beta;
+        put8(K + i * STEP, x);
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] *= beta;
+        put8(A + i * STEP, x);
     }
 }
 
@@ -222,10 +320,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
         }
         mark();
 #pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            const int tile = warp + i * WARPS, offset = tile / KT * 16 * PITCH + tile % KT * 16;
-            store_frag<false>(shared_address(s.K + offset) + plain_offset(PITCH, lane), k[i]);
-            store_frag<false>(shared_address(s.A + offset) + plain_offset(PITCH, lane), x[i]);
+        for (int i = 0; i < TILES; i++) { /* a warp's tiles have the same columns */
+            store_frag<false>(strip_address(s.K, warp, false, lane) + i * ROWS, k[i]);
+            store_frag<false>(strip_address(s.A, warp, false, lane) + i * ROWS, x[i]);
         }
     } else {
         raw8<1> key[R::PASSES];
@@ -237,33 +334,36 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
         fetch_queries<DK, R>(s, a, row0, left);
         if (warp < strips) fetch_values<DK>(v, a, row0, left, warp, lane);
         mark();
-        put_keys<DK>(s, key, logit, a, head, token);
+        put_keys(s, key, logit, a, head, token);
     }
     put_queries<R, true>(s, n, a, left);
     frag values[CT]; /* V^T of this warp's sixteen columns */
     const float scale = take_values(values, v, a, bad, lane);
     if (bad < C) atomicMin(&a.bad[head], (unsigned long long)(token + bad));
+#if VLA_WGMMA
+    reads_before_copies(); /* writes too: they come before the products of other warps */
+#endif
     __syncthreads();
     const unsigned long long first = __ldcg(a.bad + head); /* waited for later */
     unsigned char *const map = map_of(a, at);
+    frag P[CT];
     if (warp < CT) {
-        float c[2][4];
-        product_N<DK>(map_tiles<DK>(s, lane), c, warp, warp);
-        s.N[lower(warp, warp)][lane] = right_order(transpose(invert_unit_lower(c, lane)));
-    } else {
-        make_below(s, warp, lane);
+        make_P(P, s, warp, lane);
+        make_factors(s, a.ratio, warp, lane);
         put_walk_keys(map, s, warp, lane);
+    } else {
+        make_N(s, warp - CT, lane);
     }
     if (OP == VLA_VLA && a.alpha)
         for (int i = (int)threadIdx.x; i < left * a.dk; i += THREADS) {
             const int r = i / a.dk, c = i % a.dk;
-            store_element(a.alpha, a.dtype, (row0 + r) * a.dk + c, __half2float(s.A[r * PITCH + c]));
+            store_element(a.alpha, a.dtype, (row0 + r) * a.dk + c, __half2float(*s.A.at(r, c)));
         }
     __syncthreads();
     const int64_t wrong = (int64_t)(first < INT64_MAX ? first : INT64_MAX) - token;
     const int finite = wrong < C ? (wrong > 0 ? (int)wrong : 0) : C; /* what is not goes on by the state */
     {
-        const uint32_t A = shared_address(s.A) + turned_offset(PITCH, lane) + 32 * warp;
+        const uint32_t A = strip_address(s.A, warp, true, lane);
         const frag minus = negate(right_order(unit_tile<M>(lane)));
         unsigned char *const of = map + 2 * KEYS + warp / 4 * VALUES;
         frag X[CT], E[2];
@@ -284,7 +384,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
             for (int h = 0; h < 2; h++)
                 put_blocks(of + SCALES + warp % 4 * STRIP + h * 512, 128, 1024, values[2 * h], values[2 * h + 1], lane);
     }
-    if (warp == 0) { /* this takes long */
+    if (warp == WARPS - 1) { /* this takes long */
         meet<THREADS>(1);
         if (lane == 0) {
             fence_copies(), add_release(ready + 1, 1);
@@ -293,16 +393,22 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
         }
     } else {
         meet_later<THREADS>(1);
-        if (warp >= CT) {
-            if (a.ratio) sum_rows(s, warp, lane);
-        } else {
-#pragma unroll 1
-            for (int m = warp == 1 ? 0 : warp; m <= warp; m++) make_G(s, m, lane);
+        if (warp < CT) { /* P to G */
+            const frag unit = right_order(unit_tile<M>(lane));
+#pragma unroll
+            for (int j = CT - 1; j >= 0; j--)
+                if (j <= warp) {
+                    float c[2][4] = {};
+                    mma_r<M>(c, P[j], unit);
+                    solve(c, P, s, j, lane);
+                    s.G[lower(warp, j)][lane] = negate(P[j]);
+                }
         }
     }
     __syncthreads();
     float factor[2 * CT];
-    row_factors(factor, s, a.ratio, lane);
+#pragma unroll
+    for (int i = 0; i < 2 * CT; i++) factor[i] = s.factor[lane / 4 + 8 * i];
     make_effective(s, factor, warp, lane);
     const frag *const state = a.states + (at * strips + warp) * sizes<DK>::strip;
     const bool has_values = warp < strips;
@@ -315,7 +421,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
         for (int i = 0; i < CT; i++) {
             const frag right = right_order(values[i]);
 #pragma unroll
-            for (int m = i; m < CT; m++) mma_r<M>(o[m], s.P[lower(m, i)][lane], right);
+            for (int m = i; m < CT; m++) mma_r<M>(o[m], s.G[lower(m, i)][lane], right);
         }
 #pragma unroll
         for (int m = 0; m < CT; m++)
@@ -334,12 +440,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
 #pragma unroll
             for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
         }
-        const uint32_t Q = shared_address(s.Q) + plain_offset(PITCH, lane);
 #pragma unroll
         for (int k = 0; k < KT; k++)
 #pragma unroll
             for (int m = 0; m < CT; m++) {
-                const frag q = load_plain(Q + m * ROWS + 32 * k);
+                const frag q = load_plain(strip_address(s.Q, k, false, lane) + m * ROWS);
                 mma(bf16_arithmetic{}, o[m][0], q.x, S[k].x, S[k].y);
                 mma(bf16_arithmetic{}, o[m][1], q.x, S[k].z, S[k].w);
             }
