@@ -5,9 +5,9 @@
  * Qeff = Q - G K: -E^T and G are rows times N^-1, so N is used as a right operand only.
  *
  * Everything is asked of memory at once, and queries are made when they are there. Four warps then have N^T by wgmma, a
- * warp sixteen rows, and invert its diagonal tiles; the others have P and Q K^T the same way, of which the row sums are
- * for the ratio, and bring K to the walk. Each warp takes sixteen columns of a to E, which a flag tells the walk of, and
- * four of them the rows of P to G. Then Qeff takes the place of Q, and O_loc stays in registers until the state is
+ * warp sixteen rows, and invert its diagonal tiles; the others have P the same way and bring K to the walk. Each warp
+ * takes sixteen columns of a to E, which a flag tells the walk of. Then the first four take the rows of P to G, the
+ * others the row sums of Q K^T for the ratio; Qeff takes the place of Q, and O_loc stays in registers until the state is
  * there. */
 #ifndef VLA_CUDA_CHUNK_WIDE_CUH
 #define VLA_CUDA_CHUNK_WIDE_CUH
@@ -349,7 +349,6 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
     frag P[CT];
     if (warp < CT) {
         make_P(P, s, warp, lane);
-        make_factors(s, a.ratio, warp, lane);
         put_walk_keys(map, s, warp, lane);
     } else {
         make_N(s, warp - CT, lane);
@@ -384,25 +383,26 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
             for (int h = 0; h < 2; h++)
                 put_blocks(of + SCALES + warp % 4 * STRIP + h * 512, 128, 1024, values[2 * h], values[2 * h + 1], lane);
     }
-    if (warp == WARPS - 1) { /* this takes long */
+    if (warp != 0) meet_later<THREADS>(1);
+    if (warp < CT) { /* P to G */
+        const frag unit = right_order(unit_tile<M>(lane));
+#pragma unroll
+        for (int j = CT - 1; j >= 0; j--)
+            if (j <= warp) {
+                float c[2][4] = {};
+                mma_r<M>(c, P[j], unit);
+                solve(c, P, s, j, lane);
+                s.G[lower(warp, j)][lane] = negate(P[j]);
+            }
+    } else {
+        make_factors(s, a.ratio, warp - CT, lane);
+    }
+    if (warp == 0) { /* this takes long */
         meet<THREADS>(1);
         if (lane == 0) {
             fence_copies(), add_release(ready + 1, 1);
             /* UNWRITTEN is there, or of the first chunk the state */
             while (load_acquire(ready) < (chunk == 0 ? a.walks : 1)) __nanosleep(64);
-        }
-    } else {
-        meet_later<THREADS>(1);
-        if (warp < CT) { /* P to G */
-            const frag unit = right_order(unit_tile<M>(lane));
-#pragma unroll
-            for (int j = CT - 1; j >= 0; j--)
-                if (j <= warp) {
-                    float c[2][4] = {};
-                    mma_r<M>(c, P[j], unit);
-                    solve(c, P, s, j, lane);
-                    s.G[lower(warp, j)][lane] = negate(P[j]);
-                }
         }
     }
     __syncthreads();
