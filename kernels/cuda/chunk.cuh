@@ -49,6 +49,7 @@ struct arguments {
     int per_segment;
     int dk, dv, dvp;    /* dvp: dv rounded up to 16 */
     int walks, at_once; /* blocks that walk a head; heads whose blocks are let in together */
+    uint32_t inverse;   /* of at_once, times 2^32, rounded up: a product's high half is the quotient; 0: it would not be */
     vla_dtype dtype;
     vla_features features;
     bool qk_l2, ratio;

@@ -6,6 +6,7 @@
 #include "kernels/cuda/chunk_map.cuh"
 #include "kernels/cuda/chunk_penalty.cuh"
 #include "kernels/cuda/chunk_prepare.cuh"
+#include "kernels/cuda/chunk_wide.cuh"
 
 namespace chunked
 {
@@ -79,11 +80,12 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
     const bool apart = l.back == back_half::apart, brief = l.back == back_half::brief;
     const int64_t KT = l.dkp / 16, strips = l.dvp / 16, rows = CT * KT * 512, square = KT * KT * 512,
                   mapped = OP == VLA_VLA ? rows : 0, sums = OP == VLA_DELTA ? 0 : 1,
-                  maps = square +
-                         (apart   ? rows
-                          : brief ? 0
-                                  : l.walks * KT * 2048) +
-                         (WIDE ? apart::scales_bytes : 0),
+                  maps = l.dkp == 128 && !apart ? wide::map_bytes(l.walks)
+                                                : square +
+                                                      (apart   ? rows
+                                                       : brief ? 0
+                                                               : l.walks * KT * 2048) +
+                                                      (WIDE ? apart::scales_bytes : 0),
                   columns = apart   ? l.dvp / 8 * (KT + CT) * 256
                             : brief ? strips * KT * 512
                                     : 0,
@@ -171,11 +173,15 @@ static inline vla_status launch_beside(void (*kernel)(const arguments), int thre
     VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, kernel, threads, shared));
     const int64_t most = (int64_t)places * vla_cuda_sm_count() / (8 * a.walks), heads = most > 1 ? most : 1;
     a.at_once = (int)(heads < a.heads ? heads : a.heads);
+    const bool exact = a.at_once > 1 && (uint64_t)a.at_once * (uint64_t)a.at_once * (uint64_t)a.chunks >> 32 == 0;
+    a.inverse = exact ? (uint32_t)((((uint64_t)1 << 32) + (uint64_t)a.at_once - 1) / (uint64_t)a.at_once) : 0;
     return launch(kernel, a.heads * (a.walks + a.chunks), threads, shared, stream, a, error);
 }
 
 template <vla_op OP, int DK> vla_status launch_map(const arguments &a, cudaStream_t stream, vla_error *error)
 {
+    if constexpr (DK == 128)
+        return launch_beside(wide::chunks<OP>, wide::THREADS, wide::bytes(), a, stream, error);
     const size_t own = map_bytes<DK>(a.dvp), walks = sizeof(walk_shared<DK>);
     return launch_beside(map<OP, DK>, map_shared<DK>::THREADS, own > walks ? own : walks, a, stream, error);
 }

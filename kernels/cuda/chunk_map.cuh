@@ -60,6 +60,43 @@ __device__ __forceinline__ frag invert_unit_lower(const float (&c)[2][4], int la
     return inverse;
 }
 
+/* The same of I + the strict upper part, from the last pivot on. */
+__device__ __forceinline__ frag invert_unit_upper(const float (&c)[2][4], int lane)
+{
+    using M = f16_arithmetic;
+    const int g = lane / 4, t = lane % 4;
+    float x[2][2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int column = 2 * t + i;
+        x[0][i] = column > g ? c[0][i] : column == g ? 2.0f : 0.0f;
+        x[1][i] = column > g ? c[1][2 + i] : column == g ? 2.0f : 0.0f;
+    }
+#pragma unroll
+    for (int j = 7; j > 0; j--)
+#pragma unroll
+        for (int block = 0; block < 2; block++) {
+            float f = __shfl_sync(FULL_WARP, x[block][j % 2], (lane & ~3) + j / 2);
+            f = g < j ? -f : 0.0f;
+            const float row0 = __shfl_sync(FULL_WARP, x[block][0], 4 * j + t),
+                        row1 = __shfl_sync(FULL_WARP, x[block][1], 4 * j + t);
+            x[block][0] = fmaf(f, row0, x[block][0]), x[block][1] = fmaf(f, row1, x[block][1]);
+        }
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (2 * t + i == g) x[0][i] = x[1][i] = 1;
+    frag inverse;
+    inverse.x[0] = pack(M{}, x[0][0], x[0][1]), inverse.x[3] = pack(M{}, x[1][0], x[1][1]);
+    inverse.x[1] = inverse.x[2] = 0;
+    const uint32_t right[4] = {pack(M{}, -c[1][0], -c[1][1]), 0, 0, 0};
+    float y[4] = {}, z[4] = {};
+    mma(M{}, y, right, transpose8(inverse.x[3]), 0u); /* -X12 X22^-1 */
+    const uint32_t upper[4] = {inverse.x[0], 0, 0, 0};
+    mma(M{}, z, upper, transpose8(pack(M{}, y[0], y[1])), 0u);
+    inverse.x[2] = pack(M{}, z[0], z[1]);
+    return inverse;
+}
+
 /* Products of row tiles: N_ij = K_i A_j^T, or P_ij = Q_i A_j^T with the row sums of Q_i K_j^T for the ratio. The
  * addresses: of this lane's parts of left operands K and Q, and of right operands K and A. */
 template <int DK> struct map_tiles {
@@ -481,7 +518,9 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
             while (load_acquire(ready) < (chunk == 0 ? a.walks : 1)) __nanosleep(64);
         }
     } else {
-        put_queries<query_rows<DK>, true>(s, a, left);
+        float n[8];
+        load_floats8(n, &s.n[query_rows<DK>::column()]);
+        put_queries<query_rows<DK>, true>(s, n, a, left);
         named_barrier<32 * (WARPS - 1)>(1);
         make_products<DK>(s, tiles, tasks_after<DK>(warp), a.ratio, lane);
     }

@@ -139,11 +139,11 @@ __device__ __forceinline__ void products_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
-/* Blocks of 8 x 8 without swizzle, rows along n, so that wgmma need not turn them: neighbours along k are DK/8 blocks
+/* Blocks of 8 x 8 without swizzle, rows along n, so that wgmma need not turn them: neighbours along k are N/8 blocks
  * apart, along n one. */
-template <int DK> __device__ __forceinline__ uint64_t block_descriptor(uint32_t address)
+template <int N> __device__ __forceinline__ uint64_t block_descriptor(uint32_t address)
 {
-    return (uint64_t)(address >> 4 & 0x3fffu) | (uint64_t)(DK) << 16 | (uint64_t)8 << 32;
+    return (uint64_t)(address >> 4 & 0x3fffu) | (uint64_t)(N) << 16 | (uint64_t)8 << 32;
 }
 #define VLA_F4(m, h) "+f"(S[m][h][0]), "+f"(S[m][h][1]), "+f"(S[m][h][2]), "+f"(S[m][h][3])
 #define VLA_F8(m) VLA_F4(m, 0), VLA_F4(m, 1)
