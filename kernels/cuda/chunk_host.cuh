@@ -49,7 +49,7 @@ static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, bool fresh)
  * warps a head: it pays where the maps take longer than its steps and find enough places beside it. */
 template <vla_op OP> bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
 {
-    const int64_t places = (int64_t)vla_cuda_sm_count() * (dkp == 64 ? map_blocks<64> : map_blocks<128>);
+    const int64_t places = (int64_t)vla_cuda_sm_count() * (dkp == 64 ? MAP_BLOCKS : wide::BLOCKS);
     const bool few = dkp == 64 ? heads < 16 || chunks < 64 : chunks < (OP == VLA_DELTA ? 32 : 17);
     return few || 8 * heads * walks > places;
 }
@@ -59,7 +59,7 @@ template <vla_op OP> bool walks_apart(int64_t heads, int64_t chunks, int dkp, in
 template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int dvp)
 {
     if (WIDE) return back_half::apart;
-    const int64_t multiprocessors = vla_cuda_sm_count(), turn = multiprocessors * map_blocks<64>;
+    const int64_t multiprocessors = vla_cuda_sm_count(), turn = multiprocessors * MAP_BLOCKS;
     if (OP == VLA_VLA && dkp == 64 &&
         8 * heads * (dvp / brief::STRIP_ROWS) <= multiprocessors * brief::shape<64>::blocks)
         return heads >= 8 && chunks > 64 && heads * chunks > (heads < 12 ? 4 : 2) * turn ? back_half::brief
@@ -180,10 +180,12 @@ static inline vla_status launch_beside(void (*kernel)(const arguments), int thre
 
 template <vla_op OP, int DK> vla_status launch_map(const arguments &a, cudaStream_t stream, vla_error *error)
 {
-    if constexpr (DK == 128)
+    if constexpr (DK == 128) {
         return launch_beside(wide::chunks<OP>, wide::THREADS, wide::bytes(), a, stream, error);
-    const size_t own = map_bytes<DK>(a.dvp), walks = sizeof(walk_shared<DK>);
-    return launch_beside(map<OP, DK>, map_shared<DK>::THREADS, own > walks ? own : walks, a, stream, error);
+    } else {
+        const size_t own = map_bytes<DK>(a.dvp), walks = sizeof(walk_shared<DK>);
+        return launch_beside(map<OP, DK>, map_shared<DK>::THREADS, own > walks ? own : walks, a, stream, error);
+    }
 }
 
 template <int DK, int WARPS, int UNITS = 1>
@@ -294,7 +296,7 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
     /* where what a launch takes is not small beside the turns that blocks come in */
-    const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>);
+    const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? MAP_BLOCKS : wide::BLOCKS);
     a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 &&
               l.back == back_half::apart && l.chunks <= l.stride && l.heads * l.chunks <= 8 * places;
     /* one warp of penalty a scheduler, four a block */

@@ -79,9 +79,9 @@ __device__ __forceinline__ void fetch_tokens(raw_of<WIDE> (&raw)[map_rows<DK>::P
     }
 }
 
-/* Unit keys and, for delta, the write directions beta K. */
-template <int DK>
-__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+/* Unit keys and the write directions beta K of delta, STEP halves from this thread's row of a pass to the next. */
+template <int DK, int STEP>
+__device__ __forceinline__ void put_keys(__half *K, __half *A, const raw8<1> (&raw)[map_rows<DK>::PASSES],
                                          const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
                                          int64_t token)
 {
@@ -100,10 +100,10 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
 #pragma unroll
             for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
         beta = bad ? 0.0f : beta;
-        put8(s.K + r * map_shared<DK>::PITCH + R::column(), x);
+        put8(K + i * STEP, x);
 #pragma unroll
         for (int j = 0; j < 8; j++) x[j] *= beta;
-        put8(s.A + r * map_shared<DK>::PITCH + R::column(), x);
+        put8(A + i * STEP, x);
     }
 }
 

@@ -134,6 +134,44 @@ __device__ __forceinline__ void solve(float (&c)[2][4], frag (&X)[CT], const chu
     X[j] = pack_tile<M>(c[0], c[1]);
 }
 
+/* The inverse of I + the strict upper part of a tile, as invert_unit_lower, from the last pivot on: X12 = -X11 N12 X22
+ * above the diagonal blocks. */
+__device__ __forceinline__ frag invert_unit_upper(const float (&c)[2][4], int lane)
+{
+    using M = f16_arithmetic;
+    const int g = lane / 4, t = lane % 4;
+    float x[2][2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int column = 2 * t + i;
+        x[0][i] = column > g ? c[0][i] : column == g ? 2.0f : 0.0f;
+        x[1][i] = column > g ? c[1][2 + i] : column == g ? 2.0f : 0.0f;
+    }
+#pragma unroll
+    for (int j = 7; j > 0; j--)
+#pragma unroll
+        for (int block = 0; block < 2; block++) {
+            float f = __shfl_sync(FULL_WARP, x[block][j % 2], (lane & ~3) + j / 2);
+            f = g < j ? -f : 0.0f;
+            const float row0 = __shfl_sync(FULL_WARP, x[block][0], 4 * j + t),
+                        row1 = __shfl_sync(FULL_WARP, x[block][1], 4 * j + t);
+            x[block][0] = fmaf(f, row0, x[block][0]), x[block][1] = fmaf(f, row1, x[block][1]);
+        }
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (2 * t + i == g) x[0][i] = x[1][i] = 1;
+    frag inverse;
+    inverse.x[0] = pack(M{}, x[0][0], x[0][1]), inverse.x[3] = pack(M{}, x[1][0], x[1][1]);
+    inverse.x[1] = inverse.x[2] = 0;
+    const uint32_t right[4] = {pack(M{}, -c[1][0], -c[1][1]), 0, 0, 0};
+    float y[4] = {}, z[4] = {};
+    mma(M{}, y, right, transpose8(inverse.x[3]), 0u); /* -X12 X22^-1 */
+    const uint32_t upper[4] = {inverse.x[0], 0, 0, 0};
+    mma(M{}, z, upper, transpose8(pack(M{}, y[0], y[1])), 0u);
+    inverse.x[2] = pack(M{}, z[0], z[1]);
+    return inverse;
+}
+
 /* Rows 16 `own` of N^T to right operands, by four warps. */
 __device__ __forceinline__ void make_N(chunk_shared &s, int own, int lane)
 {
@@ -226,45 +264,6 @@ __device__ __forceinline__ void make_effective(chunk_shared &s, const float (&fa
     }
 }
 
-/* Unit keys and the write directions beta K of delta. */
-__device__ __forceinline__ void put_keys(chunk_shared &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
-                                         const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
-                                         int64_t token)
-{
-    using R = map_rows<DK>;
-    constexpr int STEP = R::AT_ONCE * 64;
-    __half *const K = s.K.at(R::row(0), R::column()), *const A = s.A.at(R::row(0), R::column());
-#pragma unroll
-    for (int i = 0; i < R::PASSES; i++) {
-        float x[8], y[8];
-        const int r = R::row(i);
-        const bool in = token + r < a.T;
-        convert8(x, raw[i], a.dtype);
-        const float norm = unit8<false>(x, y, R::column(), a.dk, a.features, R::L);
-        float beta = a.b ? sigmoid(logit[i]) : 1.0f;
-        const bool bad = !(norm < INFINITY) || !(beta >= 0); /* zeros instead, and the token noted */
-        if (bad && in && R::column() == 0) atomicMin(&a.bad[head], (unsigned long long)(token + r));
-        if (!in || bad) /* phi(0) is not 0 */
-#pragma unroll
-            for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
-        beta = bad ? 0.0f : beta;
-        put8(K + i * STEP, x);
-#pragma unroll
-        for (int j = 0; j < 8; j++) x[j] *= beta;
-        put8(A + i * STEP, x);
-    }
-}
-
-/* The chunk's state, which nobody else reads, and the maps of the chunk before, which the walks have read by the time
- * that this state is all there, leave the cache without being written to memory. */
-__device__ __forceinline__ void forget_maps(const arguments &a, int64_t at, bool before)
-{
-    const int state = a.dvp / 16 * (int)sizes<DK>::strip * (int)sizeof(frag), maps = (int)map_bytes(a.walks);
-    const char *of = (const char *)a.states + at * state, *map = (const char *)a.maps + (at - 1) * maps;
-    for (int i = (int)threadIdx.x * 128; i < state; i += THREADS * 128) forget(of + i);
-    for (int i = (int)threadIdx.x * 128; before && i < maps; i += THREADS * 128) forget(map + i);
-}
-
 template <vla_op OP>
 __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant__ arguments a)
 {
@@ -334,7 +333,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
         fetch_queries<DK, R>(s, a, row0, left);
         if (warp < strips) fetch_values<DK>(v, a, row0, left, warp, lane);
         mark();
-        put_keys(s, key, logit, a, head, token);
+        put_keys<DK, R::AT_ONCE * 64>(s.K.at(R::row(0), R::column()), s.A.at(R::row(0), R::column()), key, logit, a, head,
+                                      token);
     }
     put_queries<R, true>(s, n, a, left);
     frag values[CT]; /* V^T of this warp's sixteen columns */
@@ -451,7 +451,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
         store_columns(o, a, row0, left, finite, warp, lane / 4, lane % 4);
     }
     __syncthreads();
-    forget_maps(a, at, chunk > 0);
+    forget_maps(a, at, chunk > 0, a.dvp / 16 * (int)sizes<DK>::strip * (int)sizeof(frag), (int)map_bytes(a.walks), THREADS);
 }
 } /* namespace chunked::wide */
 

@@ -93,22 +93,6 @@ __device__ __forceinline__ void bring_maps(walk_shared &s, const arguments &a, i
     }
 }
 
-/* c += X Y for 16 K of k, Y's blocks at `address`, rows along n. */
-template <int N, int K>
-__device__ __forceinline__ void add_products(float (&c)[N / 16][2][4], const frag (&X)[K], uint32_t address, int lane)
-{
-#if VLA_WGMMA
-#pragma unroll
-    for (int k = 0; k < K; k++) product_async(c, X[k], block_descriptor<N>(address + k * (N * 32)));
-#else
-    const uint32_t own = address + (uint32_t)(lane / 8 % 2 * (N * 16) + lane / 16 * 128 + lane % 8 * 16);
-#pragma unroll
-    for (int k = 0; k < K; k++)
-#pragma unroll
-        for (int m = 0; m < N / 16; m++) mma_r<bf16_arithmetic>(c[m], X[k], load_plain(own + k * (N * 32) + m * 256));
-#endif
-}
-
 /* Registers of the walking warps, and of the others; together what the block was given. */
 __device__ __forceinline__ void take_registers()
 {
