@@ -1,6 +1,6 @@
 /* map of the chunkwise forms (chunk.cuh), dk to 64 with the walk beside it, and what the other forms of the back half
- * share with it. The kernel's first blocks walk, one for 64 rows of S of a head (chunk_walk.cuh); the others are chunks,
- * in order, a block of four warps each: D = Rk^T a and B = Rv^T a, then O.
+ * share with it. The kernel's first blocks walk, one for 64 rows of S of a head (chunk_walk.cuh); the others are
+ * chunks, in order, a block of four warps each: D = Rk^T a and B = Rv^T a, then O.
  *
  * Everything is asked of memory at once; then tiles of N are dealt to warps with the four 16 x 16 inverses; then each
  * warp takes sixteen columns of K and of V through substitution, so that N is read once for both, and to D and B, which
@@ -278,6 +278,21 @@ __device__ __forceinline__ bool written(const uint4 &x)
     return x.x != UNWRITTEN && x.y != UNWRITTEN && x.z != UNWRITTEN && x.w != UNWRITTEN;
 }
 
+/* Sixteen rows of a state that have been looked at, once all of their words are written. */
+template <int KT> __device__ __forceinline__ void await_state(uint4 (&S)[KT], const frag *state, int lane)
+{
+#pragma unroll 1
+    for (;;) {
+        bool all = true;
+#pragma unroll
+        for (int k = 0; k < KT; k++) all &= written(S[k]);
+        if (__all_sync(FULL_WARP, all)) break;
+        while (!written(load_relaxed(state + (KT - 1) * 32 + 31))) __nanosleep(64);
+#pragma unroll
+        for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
+    }
+}
+
 /* Sixteen columns of O to memory, of which a lane's four in a row are neighbours. */
 __device__ __forceinline__ void store_columns(const float (&o)[CT][2][4], const arguments &a, int64_t row0, int left,
                                               int finite, int value, int g, int t)
@@ -334,16 +349,7 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
     for (int m = 0; m < CT; m++)
 #pragma unroll
         for (int i = 0; i < 8; i++) o[m][i / 4][i % 4] *= factor[2 * m + i % 4 / 2] * scale;
-#pragma unroll 1
-    for (;;) {
-        bool all = true;
-#pragma unroll
-        for (int k = 0; k < KT; k++) all &= written(S[k]);
-        if (__all_sync(FULL_WARP, all)) break;
-        while (!written(load_relaxed(state + (KT - 1) * 32 + 31))) __nanosleep(64);
-#pragma unroll
-        for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
-    }
+    await_state(S, state, lane);
 #pragma unroll
     for (int k = 0; k < KT; k++)
 #pragma unroll
@@ -400,8 +406,9 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, MAP_BLOCKS) map(const
         constexpr int TILES = CT * KT / WARPS;
         frag k[TILES], x[TILES];
         grid_wait();
-        const frag *const keys = a.K + at * sizes<DK>::tiles + threadIdx.x,
-                   *const directions = a.X + at * sizes<DK>::tiles + threadIdx.x;
+        const frag *const keys = a.K + at * sizes<DK>::tiles + threadIdx.x, *const directions = a.X +
+                                                                                                at * sizes<DK>::tiles +
+                                                                                                threadIdx.x;
         const uint64_t policy = streamed();
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
@@ -430,7 +437,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, MAP_BLOCKS) map(const
         const int place = R::row(0) * PITCH + R::column();
         put_keys<DK, R::AT_ONCE * PITCH>(s.K + place, s.A + place, key, logit, a, head, token);
     }
-    if (chunk + 1 < a.chunks) { /* see walk */
+    if (chunk + 1 < a.chunks) {                                     /* see walk */
         constexpr int AT_ONCE = 32 * WARPS / (int)sizes<DK>::strip; /* strips */
         frag *next = a.states + (at + 1) * (a.dvp / 16) * sizes<DK>::strip + threadIdx.x;
 #pragma unroll

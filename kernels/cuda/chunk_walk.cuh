@@ -65,7 +65,7 @@ template <bool FENCE = false> __device__ __forceinline__ void arrive(uint32_t ba
 /* What has been asked for of a head's maps: the next chunk, and how many are known to be ready. By a whole warp. */
 template <int DK> struct bringer {
     using shared = walk_shared<DK>;
-    int asked = 0, chunk = 0, known = 0, chunks, lane;
+    int asked = 0, chunk = 0, known = 0, chunks, lane; /* asked: places filled, as many as chunks */
     ring_place<shared::STAGES> place;
     uint32_t base, rows_bytes;
     int64_t record;             /* bytes of a chunk */
@@ -223,8 +223,7 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
             for (int i = 0; i < 4; i++)
                 S[m][h][i] =
                     in_S(m, h, i) && (!a.first || a.resume) ? from[i / 2 * 2 * a.dk + 16 * m + 8 * h + i % 2] : 0.0f;
-    frag X[KT], B[KT],
-        *state = a.states + (head * a.stride * (a.dvp / 16) + 4 * rows + warp) * sizes<DK>::strip + lane;
+    frag X[KT], B[KT], *state = a.states + (head * a.stride * (a.dvp / 16) + 4 * rows + warp) * sizes<DK>::strip + lane;
     const int64_t next = a.dvp / 16 * sizes<DK>::strip;
     const uint32_t unit = unit_tile<M>(lane).x[0];
 #pragma unroll
@@ -234,7 +233,8 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
     if (threadIdx.x == 0) add_release(a.ready + head * (a.stride + 1), 1); /* nobody was there to write UNWRITTEN */
     ring_place<STAGES> place;
     const uint32_t own = base + (uint32_t)((warp * (int)sizes<DK>::strip + lane) * (int)sizeof(frag));
-    const auto prepare = [&](int c) { /* B of chunk c, the place's */
+    /* B of chunk c, the place's */
+    const auto prepare = [&](int c) {
         const uint32_t early = (uint32_t)(STAGES + c % 2);
         barrier_wait(base + shared::FULL + 8 * (uint32_t)place.stage, place.parity);
 #pragma unroll

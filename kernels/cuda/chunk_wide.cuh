@@ -1,14 +1,17 @@
-/* Chunks in one kernel with their walk (chunk.cuh), dk from 65 to 128: the first blocks walk, one for 64 rows of S of a
- * head (chunk_wide_walk.cuh); the others are chunks, in order, a block each.
+/* Chunks in one kernel with their walk (chunk.cuh), dk from 65 to 128, eight warps a block: of every at_once heads the
+ * first blocks walk, one for 64 rows of S of a head (chunk_wide_walk.cuh); the others are chunks, in order, a block
+ * each.
  *
- * What the walk needs of a chunk beside K and V is E = -N^-T a, and with G = P N^-1 the outputs are O_loc = G V and
- * Qeff = Q - G K: -E^T and G are rows times N^-1, so N is used as a right operand only.
+ *   N = I + stril(K a^T) ; P = tril(Q a^T) ; E = -N^-T a ; G = P N^-1
+ *   S' = S + (S K^T - V^T) E ; O = f (G V + (Q - G K) S^T)
+ * The walk gets K, V^T and E of a chunk. -E^T and G are rows times N^-1, so N is used as a right operand only, and a
+ * state is as exact as by D and B. (N^-1 K and N^-1 V instead are not: nearly equal keys make both large.)
  *
- * Everything is asked of memory at once, and queries are made when they are there. Four warps then have N^T by wgmma, a
- * warp sixteen rows, and invert its diagonal tiles; the others have P the same way and bring K to the walk. Each warp
- * takes sixteen columns of a to E, which a flag tells the walk of. Then the first four take the rows of P to G, the
- * others the row sums of Q K^T for the ratio; Qeff takes the place of Q, and O_loc stays in registers until the state is
- * there. */
+ * Everything is asked of memory at once, and queries are made when they are there. Four warps then have N^T = I + A K^T
+ * by wgmma out of shared memory (m64n64k16; mma on older devices), sixteen rows each, and invert its diagonal tiles;
+ * the others have P the same way and bring K to the walk. Each warp takes sixteen columns of a to E, which a flag tells
+ * the walk of. Then the first four take the rows of P to G, the others the row sums of Q K^T for the ratio; Qeff takes
+ * the place of Q, and O_loc stays in registers until the state is there. */
 #ifndef VLA_CUDA_CHUNK_WIDE_CUH
 #define VLA_CUDA_CHUNK_WIDE_CUH
 #include "kernels/cuda/chunk_map.cuh"
@@ -17,6 +20,8 @@
 namespace chunked::wide
 {
 constexpr int WARPS = DK / 16, THREADS = 32 * WARPS, BLOCKS = 2; /* blocks a multiprocessor */
+static_assert(WARPS == 2 * WALKERS && BLOCKS * 32 * WALKERS * (WALK_REGISTERS + OTHER_REGISTERS) == 64 * 1024,
+              "the walk's registers are those of a block");
 
 /* 64 rows of DK halves as tiles of 64 columns, rows of 128 bytes, as wgmma takes them with its 128-byte swizzle: the
  * sixteen bytes `piece` of row r are at piece ^ r % 8. */
@@ -33,7 +38,7 @@ struct __align__(1024) matrix
 struct chunk_shared {
     static constexpr int PITCH = 64;
     matrix K, A, Q;    /* unit keys, write directions, unit queries, then Qeff (bfloat16) */
-    frag N[LOWER][32]; /* right operands, rows along the first index of N^T: -N below the diagonal, the inverse on it */
+    frag N[LOWER][32]; /* right operands of rows times N^-1: -N below the diagonal, the inverse on it */
     frag G[LOWER][32]; /* -G, left operands */
     float weight[C], query[C], start[C], factor[C]; /* |kf|, what q was divided by, n.q before the chunk, f */
     __device__ __forceinline__ __half *query_at(int row, int column) { return Q.at(row, column); }
@@ -71,7 +76,8 @@ __device__ __forceinline__ void put_walk_keys(unsigned char *to, const chunk_sha
     to += (warp / 2 * 8 + piece) * (C * 16) + (lane / 8 * 2 + lane % 2) * 16;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        const frag x = load_frag(from + n / 4 * 32 * 128 + n % 4 * 2 * 128 + (uint32_t)(piece ^ (n % 4 * 2 + lane % 2)) * 16);
+        const frag x =
+            load_frag(from + n / 4 * 32 * 128 + n % 4 * 2 * 128 + (uint32_t)(piece ^ (n % 4 * 2 + lane % 2)) * 16);
         const auto turn = [](uint32_t w) {
             const float2 y = unpack(f16_arithmetic{}, w);
             return pack(bf16_arithmetic{}, y.x, y.y);
@@ -100,7 +106,8 @@ __device__ __forceinline__ void product_async(float (&c)[CT][2][4], uint64_t lef
 #endif
 
 /* c += X Y^T by four warps, of which this has rows 16 `own` on. */
-__device__ __forceinline__ void add_rows_product(float (&c)[CT][2][4], const matrix &X, const matrix &Y, int own, int lane)
+__device__ __forceinline__ void add_rows_product(float (&c)[CT][2][4], const matrix &X, const matrix &Y, int own,
+                                                 int lane)
 {
 #if VLA_WGMMA
     const uint64_t left = tile_descriptor(shared_address(&X)), right = tile_descriptor(shared_address(&Y));
@@ -114,7 +121,8 @@ __device__ __forceinline__ void add_rows_product(float (&c)[CT][2][4], const mat
     for (int k = 0; k < KT; k++) {
         const frag x = load_plain(strip_address(X, k, false, lane) + (uint32_t)own * ROWS);
 #pragma unroll
-        for (int j = 0; j < CT; j++) mma_r<f16_arithmetic>(c[j], x, load_plain(strip_address(Y, k, true, lane) + j * ROWS));
+        for (int j = 0; j < CT; j++)
+            mma_r<f16_arithmetic>(c[j], x, load_plain(strip_address(Y, k, true, lane) + j * ROWS));
     }
 #endif
 }
@@ -172,7 +180,7 @@ __device__ __forceinline__ frag invert_unit_upper(const float (&c)[2][4], int la
     return inverse;
 }
 
-/* Rows 16 `own` of N^T to right operands, by four warps. */
+/* Rows 16 `own` on of N^T = A K^T, which are columns of N, to right operands, by four warps. */
 __device__ __forceinline__ void make_N(chunk_shared &s, int own, int lane)
 {
     using M = f16_arithmetic;
@@ -191,7 +199,7 @@ __device__ __forceinline__ void make_N(chunk_shared &s, int own, int lane)
     s.N[lower(own, own)][lane] = right_order(invert_unit_upper(d, lane));
 }
 
-/* Rows 16 `own` of P = tril(Q a^T) as left operands. */
+/* Rows 16 `own` on of P = tril(Q a^T) as left operands, by four warps. */
 __device__ __forceinline__ void make_P(frag (&P)[CT], chunk_shared &s, int own, int lane)
 {
     float c[CT][2][4] = {};
@@ -207,7 +215,8 @@ __device__ __forceinline__ void make_P(frag (&P)[CT], chunk_shared &s, int own, 
     }
 }
 
-/* Factors of rows 16 `own` on: f times what the query was divided by, with the row sums of tril(Q K^T) for the ratio. */
+/* Factors of rows 16 `own` on, by four warps: f times what the query was divided by, with the row sums of tril(Q K^T),
+ * weighted by |kf|, for the ratio. */
 __device__ __forceinline__ void make_factors(chunk_shared &s, bool ratio, int own, int lane)
 {
     const int g = lane / 4, t = lane % 4, row = 16 * own + g;
@@ -264,18 +273,17 @@ __device__ __forceinline__ void make_effective(chunk_shared &s, const float (&fa
     }
 }
 
-template <vla_op OP>
-__global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant__ arguments a)
+template <vla_op OP> __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant__ arguments a)
 {
     using M = f16_arithmetic;
     using R = map_rows<DK>;
-    extern __shared__ __align__(16) unsigned char raw[];
+    extern __shared__ __align__(1024) unsigned char raw[];
     grid_wait();
     /* of every at_once heads the walks, then the chunks in order */
     const unsigned each = (unsigned)a.at_once * (unsigned)(a.walks + a.chunks),
                    group = blockIdx.x < each ? 0 : blockIdx.x / each, head0 = group * (unsigned)a.at_once,
-                   more = (unsigned)a.heads - head0,
-                   heads = more < (unsigned)a.at_once ? more : (unsigned)a.at_once, walks = heads * (unsigned)a.walks;
+                   more = (unsigned)a.heads - head0, heads = more < (unsigned)a.at_once ? more : (unsigned)a.at_once,
+                   walks = heads * (unsigned)a.walks;
     unsigned place = blockIdx.x - group * each;
     if (place < walks) {
         walk(*(walk_shared *)raw, a, head0 + place / (unsigned)a.walks, (int)(place % (unsigned)a.walks));
@@ -292,7 +300,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
     int bad = C;
     float n[8] = {};
     four_values v = {};
-    const auto mark = [&]() { /* the next state: see chunk_walk.cuh */
+    /* UNWRITTEN to the next state: chunk_walk.cuh */
+    const auto mark = [&]() {
         if (chunk + 1 >= a.chunks || warp >= strips) return;
         frag *const next = a.states + ((at + 1) * strips + warp) * sizes<DK>::strip + lane;
 #pragma unroll
@@ -302,8 +311,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
     if constexpr (OP == VLA_VLA) {
         constexpr int TILES = CT * KT / WARPS;
         frag k[TILES], x[TILES];
-        const frag *const keys = a.K + at * sizes<DK>::tiles + threadIdx.x,
-                   *const directions = a.X + at * sizes<DK>::tiles + threadIdx.x;
+        const frag *const keys = a.K + at * sizes<DK>::tiles + threadIdx.x;
+        const frag *const directions = a.X + at * sizes<DK>::tiles + threadIdx.x;
         const uint64_t policy = streamed();
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
@@ -333,8 +342,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
         fetch_queries<DK, R>(s, a, row0, left);
         if (warp < strips) fetch_values<DK>(v, a, row0, left, warp, lane);
         mark();
-        put_keys<DK, R::AT_ONCE * 64>(s.K.at(R::row(0), R::column()), s.A.at(R::row(0), R::column()), key, logit, a, head,
-                                      token);
+        put_keys<DK, R::AT_ONCE * chunk_shared::PITCH>(s.K.at(R::row(0), R::column()), s.A.at(R::row(0), R::column()),
+                                                       key, logit, a, head, token);
     }
     put_queries<R, true>(s, n, a, left);
     frag values[CT]; /* V^T of this warp's sixteen columns */
@@ -375,8 +384,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
             mma_r<M>(c, X[j], minus);
             solve(c, X, s, j, lane);
             E[j % 2] = pack_tile<bf16_arithmetic>(c[0], c[1]);
-            if (j % 2 == 0)
-                put_blocks(map + KEYS + warp * 256 + j / 2 * (4 * DK * 16), DK * 16, 128, E[0], E[1], lane);
+            if (j % 2 == 0) put_blocks(map + KEYS + warp * 256 + j / 2 * (4 * DK * 16), DK * 16, 128, E[0], E[1], lane);
         }
         if (warp < strips)
 #pragma unroll
@@ -430,16 +438,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
     }
     __syncthreads();
     if (has_values) {
-#pragma unroll 1
-        for (;;) {
-            bool all = true;
-#pragma unroll
-            for (int k = 0; k < KT; k++) all &= written(S[k]);
-            if (__all_sync(FULL_WARP, all)) break;
-            while (!written(load_relaxed(state + (KT - 1) * 32 + 31))) __nanosleep(64);
-#pragma unroll
-            for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
-        }
+        await_state(S, state, lane);
 #pragma unroll
         for (int k = 0; k < KT; k++)
 #pragma unroll
@@ -451,7 +450,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant_
         store_columns(o, a, row0, left, finite, warp, lane / 4, lane % 4);
     }
     __syncthreads();
-    forget_maps(a, at, chunk > 0, a.dvp / 16 * (int)sizes<DK>::strip * (int)sizeof(frag), (int)map_bytes(a.walks), THREADS);
+    forget_maps(a, at, chunk > 0, a.dvp / 16 * (int)sizes<DK>::strip * (int)sizeof(frag), (int)map_bytes(a.walks),
+                THREADS);
 }
 } /* namespace chunked::wide */
 

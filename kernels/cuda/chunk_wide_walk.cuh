@@ -1,14 +1,14 @@
-/* The walk beside the chunks of chunk_wide.cuh, dk = 128: S' = S + (S K^T - V^T) E with E = -N^-T a, which of a chunk
- * takes as many products as S - S D + B, and the chunk need not make D and B.
+/* The walk beside the chunks of chunk_wide.cuh: S' = S + (S K^T - V^T) E, chunk by chunk, E = -N^-T a. A step takes as
+ * many products as S - S D + B does, 2 x 64 x 128 a row of S, and the chunk need not make D and B.
  *
  * A block walks 64 rows of S of one head: four warps, sixteen rows each, both products by wgmma out of shared memory
- * (mma on older devices), S and S K^T - V^T as the accumulators of their own sums, packed as left operands. Another warp
- * asks for the maps by bulk copies, as chunks say by their flags that they are there: a lane looks at a chunk's flag.
- * Each state goes to memory, where the chunk's block waits for it: while S K^T is made, or before where the next map is
- * not there yet.
+ * (m64n64k16 and m64n128k16; mma on older devices), S and S K^T - V^T as the accumulators of their own sums, packed as
+ * left operands. Another warp asks for the maps by bulk copies, as chunks say by their flags that they are there: a
+ * lane looks at a chunk's flag. K and V^T have three places, E two. Each state goes to memory, where the chunk's block
+ * waits for it: while S K^T is made, or before where the next map is not there yet.
  *
  * Who waits for whom, who puts UNWRITTEN into states and what orders each hand-over: chunk_walk.cuh. V's place is read
- * by loads, K's and E's by wgmma. */
+ * by loads, which the readers' fence of proxies keeps before the next copy; K's and E's by wgmma. */
 #ifndef VLA_CUDA_CHUNK_WIDE_WALK_CUH
 #define VLA_CUDA_CHUNK_WIDE_WALK_CUH
 #include "kernels/cuda/chunk_walk.cuh"
@@ -17,10 +17,10 @@ namespace chunked::wide
 {
 constexpr int DK = 128, KT = DK / 16;
 
-/* Of a chunk, as blocks of 8 x 8: K, rows of tokens, [dk / 8][64 / 8], and E^T, rows of dk, [64 / 8][dk / 8], bfloat16;
- * then of each 64 rows of S what -V^T of sixteen was divided by, eight times, and V^T of each, [rows / 8][64 / 8], float16.
- * Tokens are in an order that lets lanes write sixteen bytes: of 32, place 8 t + j is token 16 (j / 4) + 8 (j / 2 % 2)
- * + 2 t + j % 2. */
+/* Maps of a chunk, as blocks of 8 x 8, bfloat16: K, rows of tokens, [DK/8][C/8], and E^T, rows of dk, [C/8][DK/8]; then
+ * for each 64 rows of S the factors of -V^T, one of sixteen rows, eight times, and V^T over them, [rows/8][C/8],
+ * float16. Tokens are in an order that lets lanes write sixteen bytes: of 32, place 8 t + j is token 16 (j / 4)
+ * + 8 (j / 2 % 2) + 2 t + j % 2. */
 constexpr uint32_t KEYS = C * DK * 2, SCALES = 128, STRIP = 16 * C * 2, VALUES = SCALES + 4 * STRIP;
 __host__ __device__ constexpr int64_t map_bytes(int walks)
 {
@@ -33,11 +33,11 @@ __device__ __forceinline__ unsigned char *map_of(const arguments &a, int64_t at)
 
 struct walk_shared {
     static constexpr int TAKEN = 3, WRITES = 2;
-    static constexpr uint32_t R = KEYS + VALUES;
+    static constexpr uint32_t BYTES = KEYS + VALUES; /* of a place of taken */
     struct {
         unsigned char keys[KEYS], values[VALUES];
-    } taken[TAKEN];
-    unsigned char writes[WRITES][KEYS];
+    } taken[TAKEN];                     /* what is taken from S: K, V^T */
+    unsigned char writes[WRITES][KEYS]; /* E^T */
     uint64_t full_taken[TAKEN], empty_taken[TAKEN], full_writes[WRITES], empty_writes[WRITES];
 };
 
@@ -52,6 +52,7 @@ __device__ __forceinline__ bool barrier_passed(uint32_t barrier, int parity)
     return __all_sync(FULL_WARP, done != 0);
 }
 
+/* The maps of a head for 64 rows of S, by a whole warp. */
 __device__ __forceinline__ void bring_maps(walk_shared &s, const arguments &a, int64_t head, int rows, int lane)
 {
     const int *ready = a.ready + head * (a.stride + 1) + 1;
@@ -73,12 +74,10 @@ __device__ __forceinline__ void bring_maps(walk_shared &s, const arguments &a, i
                 fence_copies();
         }
         if (lane < warp_copy::lanes) {
-            if (c >= walk_shared::TAKEN)
-                barrier_wait(shared_address(&s.empty_taken[taken.stage]), taken.parity ^ 1);
+            if (c >= walk_shared::TAKEN) barrier_wait(shared_address(&s.empty_taken[taken.stage]), taken.parity ^ 1);
             const warp_copy first = {shared_address(&s.full_taken[taken.stage]), lane};
             first.expect(KEYS + bytes);
-            first.copy(shared_address(s.taken[taken.stage].values),
-                       map + 2 * KEYS + (uint32_t)rows * VALUES, bytes);
+            first.copy(shared_address(s.taken[taken.stage].values), map + 2 * KEYS + (uint32_t)rows * VALUES, bytes);
             first.copy(shared_address(s.taken[taken.stage].keys), map, KEYS);
             first.done();
             if (c >= walk_shared::WRITES)
@@ -93,17 +92,19 @@ __device__ __forceinline__ void bring_maps(walk_shared &s, const arguments &a, i
     }
 }
 
-/* Registers of the walking warps, and of the others; together what the block was given. */
+/* Registers of the four walking warps' threads, and of the other four's; together what the block was given, or the
+ * first would wait for ever. */
+constexpr int WALK_REGISTERS = 184, OTHER_REGISTERS = 72;
 __device__ __forceinline__ void take_registers()
 {
 #if VLA_WGMMA
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(WALK_REGISTERS));
 #endif
 }
 __device__ __forceinline__ void leave_registers()
 {
 #if VLA_WGMMA
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(OTHER_REGISTERS));
 #endif
 }
 
@@ -155,9 +156,10 @@ __device__ __forceinline__ void walk(walk_shared &s, const arguments &a, int64_t
     ring_place<walk_shared::TAKEN> taken;
     ring_place<walk_shared::WRITES> writes;
     float c[CT][2][4] = {};
-    const auto load_values = [&]() { /* c = -V^T */
+    /* c = -V^T */
+    const auto load_values = [&]() {
         if (!any) return;
-        const uint32_t at = taken0 + (uint32_t)taken.stage * walk_shared::R + KEYS;
+        const uint32_t at = taken0 + (uint32_t)taken.stage * walk_shared::BYTES + KEYS;
         float scale;
         asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale) : "r"(at + 32 * (uint32_t)warp) : "memory");
 #pragma unroll
@@ -177,9 +179,9 @@ __device__ __forceinline__ void walk(walk_shared &s, const arguments &a, int64_t
     load_values();
     bool published = true;
 #pragma unroll 1
-    for (int n = 0; n < chunks; n++) {
+    for (int n = 0; n < chunks; n++) { /* W = S K^T - V^T, S += W E */
         products_begin();
-        add_products<C>(c, X, taken0 + (uint32_t)taken.stage * walk_shared::R, lane);
+        add_products<C>(c, X, taken0 + (uint32_t)taken.stage * walk_shared::BYTES, lane);
         products_commit();
         if (any && !published) publish<DK>(state, X);
         products_wait();
