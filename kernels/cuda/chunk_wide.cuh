@@ -273,7 +273,9 @@ __device__ __forceinline__ void make_effective(chunk_shared &s, const float (&fa
     }
 }
 
-template <vla_op OP> __global__ void __launch_bounds__(THREADS, BLOCKS) chunks(const __grid_constant__ arguments a)
+/* Older devices have shared memory for one block a multiprocessor. */
+template <vla_op OP>
+__global__ void __launch_bounds__(THREADS, VLA_HOPPER ? BLOCKS : 1) chunks(const __grid_constant__ arguments a)
 {
     using M = f16_arithmetic;
     using R = map_rows<DK>;
