@@ -80,12 +80,10 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
     const bool apart = l.back == back_half::apart, brief = l.back == back_half::brief;
     const int64_t KT = l.dkp / 16, strips = l.dvp / 16, rows = CT * KT * 512, square = KT * KT * 512,
                   mapped = OP == VLA_VLA ? rows : 0, sums = OP == VLA_DELTA ? 0 : 1,
-                  maps = l.dkp == 128 && !apart ? wide::map_bytes(l.walks)
-                                                : square +
-                                                      (apart   ? rows
-                                                       : brief ? 0
-                                                               : l.walks * KT * 2048) +
-                                                      (WIDE ? apart::scales_bytes : 0),
+                  beside = l.dkp == 128 ? wide::map_bytes(l.walks) : square + l.walks * KT * 2048,
+                  maps = apart   ? square + rows + (WIDE ? apart::scales_bytes : 0)
+                         : brief ? square
+                                 : beside,
                   columns = apart   ? l.dvp / 8 * (KT + CT) * 256
                             : brief ? strips * KT * 512
                                     : 0,

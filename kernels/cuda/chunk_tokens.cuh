@@ -1,5 +1,5 @@
-/* What map of the chunkwise forms (chunk_map.cuh) takes in: its shared memory, and tokens of q, k and v on their way
- * there as the operands they will be. */
+/* What chunks of the back half take in (chunk.cuh): shared memory of map, and tokens of q, k and v on their way there,
+ * or to registers, as the operands they will be. */
 #ifndef VLA_CUDA_CHUNK_TOKENS_CUH
 #define VLA_CUDA_CHUNK_TOKENS_CUH
 #include "kernels/cuda/async.cuh"
