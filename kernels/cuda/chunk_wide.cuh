@@ -5,7 +5,7 @@
  *   N = I + stril(K a^T) ; P = tril(Q a^T) ; E = -N^-T a ; G = P N^-1
  *   S' = S + (S K^T - V^T) E ; O = f (G V + (Q - G K) S^T)
  * The walk gets K, V^T and E of a chunk. -E^T and G are rows times N^-1, so N is used as a right operand only, and a
- * state is as exact as by D and B. (N^-1 K and N^-1 V instead are not: nearly equal keys make both large.)
+ * state is nearly as exact as by D and B. (By N^-1 K and N^-1 V it is not where keys are nearly equal.)
  *
  * Everything is asked of memory at once, and queries are made when they are there. Four warps then have N^T = I + A K^T
  * by wgmma out of shared memory (m64n64k16; mma on older devices), sixteen rows each, and invert its diagonal tiles;
