@@ -4,6 +4,8 @@
  * V values, a write directions of a chunk's rows (stril strictly lower, tril with the diagonal):
  *   N = I + stril(K a^T) ; Rv = N^-1 V ; Rk = N^-1 K ; P = tril(Q a^T)
  *   O_loc = f P Rv ; Qeff = f (Q - P Rk) ; D = Rk^T a ; B = Rv^T a ;  f = |qf| / max(n.qf, eps) a row
+ * or, with the rows of a and of P solved for instead of those of K and V,
+ *   E = -N^-T a ; G = P N^-1 ; S' = S + (S K^T - V^T) E ; O_loc = f G V ; Qeff = f (Q - G K)
  * delta: a = beta K, f = |qf|. (linear, which solves nothing, is linear_prefix.cuh.) vla: a_t = unit(A_t k_t) with (u
  * unit rows) A = M^-1, M = d lambda0 I + sum of u^T u before the chunk (A and u here are A/d and u sqrt d of the
  * definition; a does not see the factor) ; Z = U A ; G = I + Z U^T = L L^T ; W = L^-1 Z ; X = K A - tril(K W^T) W ; A
@@ -14,16 +16,16 @@
  *   prefix   sums -> sums before, in order, so that results do not depend on the launch
  *   penalty  a segment by one warp (dk to 64, chunk_penalty_lone.cuh) or four (chunk_penalty_rows.cuh): A = M^-1 by
  *            blocked sweep, then a for each token   (vla)
- *   map      a block a chunk: D and B, then Qeff and O_loc, and O when the state is there (chunk_map.cuh). The kernel's
- *            first blocks walk: a block for 64 rows of S of a head, a chunk after the other as their maps come
+ * and the back half, in one of these forms (back_of in chunk_host.cuh):
+ *   map      dk to 64: a block a chunk, D and B, then Qeff and O_loc, and O when the state is there (chunk_map.cuh);
+ *            the kernel's first blocks walk, one for 64 rows of S of a head, a chunk after the other as their maps come
  *            (chunk_walk.cuh)
- * or, of vla at dk to 64 where the walks of all heads are in at once,
- *   chunks   the same, but a block walks 16 rows (chunk_brief.cuh, chunk_brief_walk.cuh)
- * or, where chunks or heads are few, or heads too many for the places that walks may take,
- *   map and walk apart (chunk_apart_map.cuh, chunk_apart_walk.cuh): D, B, Qeff and O_loc, then the walk with the
- *   outputs
- * or the same by steps of two chunks (chunk_apart_pair.cuh)
- * Which of them: chunk_host.cuh.
+ *   chunks   dk above 64: the same with E and G (chunk_wide.cuh, chunk_wide_walk.cuh)
+ *   chunks   vla, dk to 64: as map, but a block walks 16 rows (chunk_brief.cuh, chunk_brief_walk.cuh)
+ *   map, walk  two kernels: D, B, Qeff and O_loc, then the walk with the outputs (chunk_apart_map.cuh,
+ *            chunk_apart_walk.cuh); dk and dv to 64 by steps of two chunks too (chunk_apart_pair.cuh)
+ * Two kernels are taken of float32 inputs; of few chunks (dk above 64: below 17, of delta 32) or heads; and where the
+ * walks of all heads are more than an eighth of the places. By steps of two chunks where all its walks are in at once.
  *
  * Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state and the
  * maps, split in two bfloat16 for the inverse, float32 sums. Of float32 inputs (WIDE, the scan form in tf32) state and
@@ -50,16 +52,19 @@ struct arguments {
     int per_segment;
     int dk, dv, dvp;    /* dvp: dv rounded up to 16 */
     int walks, at_once; /* blocks that walk a head; heads whose blocks are let in together */
+    uint32_t inverse;   /* 2^32 / at_once, rounded up: of a product with a block's place the high half is the quotient;
+                         * 0: not for every place */
     vla_dtype dtype;
     vla_features features;
     bool qk_l2, ratio;
     /* workspace, a chunk (head, chunk): tiles are frags */
     frag *U, *K, *X;         /* [CT][DK/16][32] */
     frag *maps;              /* -D as blocks of 8 x 8, [k][n][8 n][8 k], then B, sixteen rows of S a tile row:
-                              * [walks][4][DK/16][32]; of chunk_brief.cuh -D^T; of a walk apart its records */
+                              * [walks][4][DK/16][32]; of chunk_wide.cuh K, E^T and V^T (chunk_wide_walk.cuh); of
+                              * chunk_brief.cuh -D^T; of a walk apart its records */
     frag *columns;           /* of a walk apart B and O_loc, of chunk_brief.cuh B: by sixteen rows of S */
-    frag *states;            /* S before the chunk [dvp/16][DK/16][32], right operands */
-    int *ready;              /* a head [stride + 1]: state 0 is there, then chunk by chunk D and B are */
+    frag *states;            /* S before the chunk [dvp/16][DK/16][32], right operands; none of a walk apart */
+    int *ready;              /* a head [stride + 1]: state 0 is there (counted by its walks), then a chunk's maps are */
     float *norm;             /* [C]: |kf| */
     float *n;                /* [DK]: sum of kf, then its prefix */
     float4 *M;               /* a segment: tiles on and below the diagonal [tile_below][2][32], then prefix */

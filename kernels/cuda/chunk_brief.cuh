@@ -27,6 +27,7 @@ template <int DK> struct chunk_shared {
     float scale[8];                      /* of V, sixteen columns */
     __half Q[C * PITCH];                 /* queries, then Qeff, bfloat16 */
     int salt;
+    __device__ __forceinline__ __half *query_at(int row, int column) { return Q + row * PITCH + column; }
 };
 /* V^T follows, [dvp/16][CT][32], then Rv as right operands */
 
@@ -35,96 +36,6 @@ template <int DK> size_t bytes(int dvp)
     const size_t chunk = sizeof(chunk_shared<DK>) + (size_t)(dvp / 16 * CT * 32) * sizeof(frag),
                  walk = sizeof(walk_shared<DK>);
     return chunk > walk ? chunk : walk;
-}
-
-/* Of sixteen columns of V, a lane's: rows lane / 4 + 8 i of the chunk, columns 4 (lane % 4).. of the strip. */
-struct four_values {
-    uint2 raw[2 * CT];
-};
-
-/* Where rows are not whole fours: `in` elements of them, `left` rows from the first on. */
-static __device__ __noinline__ four_values fetch_ragged(const __half *from, int step, int in, int left)
-{
-    four_values v;
-#pragma unroll
-    for (int i = 0; i < 2 * CT; i++, from += step) {
-        const int n = 8 * i < left ? in : 0;
-        v.raw[i].x = (n > 0 ? __half_as_ushort(from[0]) : 0u) | (n > 1 ? __half_as_ushort(from[1]) << 16 : 0u);
-        v.raw[i].y = (n > 2 ? __half_as_ushort(from[2]) : 0u) | (n > 3 ? __half_as_ushort(from[3]) << 16 : 0u);
-    }
-    return v;
-}
-
-__device__ __forceinline__ void fetch_values(four_values &v, const arguments &a, int64_t row0, int left, int strip,
-                                             int lane)
-{
-    const int g = lane / 4, column = 16 * strip + lane % 4 * 4, step = 8 * a.dv;
-    const __half *from = (const __half *)a.v + (row0 + g) * a.dv + column; /* bfloat16 too */
-    const bool whole = a.dv % 4 == 0;
-#pragma unroll
-    for (int i = 0; i < 2 * CT; i++, from += step) {
-        v.raw[i] = make_uint2(0, 0);
-        if (whole && g + 8 * i < left && column < a.dv) v.raw[i] = *(const uint2 *)from;
-    }
-    if (!whole) v = fetch_ragged(from - 2 * CT * step, step, a.dv - column, left - g);
-}
-
-__device__ __forceinline__ uint32_t largest_half(uint2 x)
-{
-    return __vmaxu2(x.x & 0x7fff7fffu, x.y & 0x7fff7fffu);
-}
-__device__ __forceinline__ uint32_t warp_top_half(uint32_t x)
-{
-    return __reduce_max_sync(FULL_WARP, max(x & 0xffffu, x >> 16));
-}
-
-/* What is not finite becomes zero, all four of a row, as later rows are NaN anyway; its row goes to `bad`. */
-struct finite_values {
-    four_values v;
-    uint32_t top;
-    int bad;
-};
-static __device__ __noinline__ finite_values drop_infinite(four_values v, uint32_t infinity, int bad, int lane)
-{
-    uint32_t top = 0;
-#pragma unroll
-    for (int i = 0; i < 2 * CT; i++) {
-        const uint32_t most = largest_half(v.raw[i]);
-        if ((most & 0xffffu) < infinity && most >> 16 < infinity) {
-            top = __vmaxu2(top, most);
-        } else {
-            bad = min(bad, lane / 4 + 8 * i);
-            v.raw[i] = make_uint2(0, 0);
-        }
-    }
-    return {v, warp_top_half(top), bad};
-}
-
-/* Frags of V^T over a power of two, which is returned. */
-__device__ __forceinline__ float take_values(frag (&R)[CT], four_values &v, const arguments &a, int &bad, int lane)
-{
-    const bool bf16 = a.dtype == VLA_BF16;
-    const uint32_t infinity = bf16 ? 0x7f80u : 0x7c00u;
-    uint32_t top = 0;
-#pragma unroll
-    for (int i = 0; i < 2 * CT; i++) top = __vmaxu2(top, largest_half(v.raw[i]));
-    top = warp_top_half(top);
-    if (top >= infinity) {
-        const finite_values kept = drop_infinite(v, infinity, bad, lane);
-        v = kept.v, top = kept.top, bad = kept.bad;
-    }
-    const float scale =
-        power_above(bf16 ? __uint_as_float(top << 16) : __half2float(__ushort_as_half((unsigned short)top)));
-    const float by = power_of(254 - (int)(__float_as_uint(scale) >> 23));
-    const auto brought = [&](uint32_t x) {
-        const float2 y = bf16 ? unpack(bf16_arithmetic{}, x) : unpack(f16_arithmetic{}, x);
-        return transpose8(pack(f16_arithmetic{}, y.x * by, y.y * by));
-    };
-#pragma unroll
-    for (int i = 0; i < CT; i++)
-        R[i] = {{brought(v.raw[2 * i].x), brought(v.raw[2 * i].y), brought(v.raw[2 * i + 1].x),
-                 brought(v.raw[2 * i + 1].y)}};
-    return scale;
 }
 
 /* Write directions as they are wanted, by `threads` threads. */
@@ -285,7 +196,9 @@ __global__ void __launch_bounds__(shape<DK>::threads, shape<DK>::blocks) chunks(
         for (int i = 0; i < CT; i++) V[strip][i][lane] = R[i];
     }
     __syncthreads();                      /* n is there */
-    put_queries<rows, false>(s, a, left); /* and K's copies are waited for */
+    float n[8];
+    load_floats8(n, &s.n[rows::column()]);
+    put_queries<rows, false>(s, n, a, left); /* and K's copies are waited for */
     __syncthreads();
     if (a.ratio) /* row sums of Q K^T */
         query_products<DK>(s, s.K, warp, lane,

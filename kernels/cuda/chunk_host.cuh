@@ -7,6 +7,7 @@
 #include "kernels/cuda/chunk_map.cuh"
 #include "kernels/cuda/chunk_penalty.cuh"
 #include "kernels/cuda/chunk_prepare.cuh"
+#include "kernels/cuda/chunk_wide.cuh"
 
 namespace chunked
 {
@@ -49,7 +50,7 @@ static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, bool fresh)
  * warps a head: it pays where the maps take longer than its steps and find enough places beside it. */
 template <vla_op OP> bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
 {
-    const int64_t places = (int64_t)vla_cuda_sm_count() * (dkp == 64 ? map_blocks<64> : map_blocks<128>);
+    const int64_t places = (int64_t)vla_cuda_sm_count() * (dkp == 64 ? MAP_BLOCKS : wide::BLOCKS);
     const bool few = dkp == 64 ? heads < 16 || chunks < 64 : chunks < (OP == VLA_DELTA ? 32 : 17);
     return few || 8 * heads * walks > places;
 }
@@ -74,18 +75,14 @@ template <vla_op OP> bool pays_in_pairs(int64_t heads, int64_t chunks, int dvp)
 template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int dvp)
 {
     if (WIDE) return back_half::apart;
-    const int64_t multiprocessors = vla_cuda_sm_count(), turn = multiprocessors * map_blocks<64>;
+    const int64_t multiprocessors = vla_cuda_sm_count(), turn = multiprocessors * MAP_BLOCKS;
     const bool pairs = dkp == 64 && pays_in_pairs<OP>(heads, chunks, dvp);
     const back_half apart = pairs ? back_half::pairs : back_half::apart;
     if (OP == VLA_VLA && dkp == 64 &&
-        8 * heads * (dvp / brief::STRIP_ROWS) <= multiprocessors * brief::shape<64>::blocks)
-        return heads >= 12 && chunks > 64 &&
-                       heads * chunks > (heads < 16 ? 8
-                                         : pairs    ? 4
-                                                    : 2) *
-                                            turn
-                   ? back_half::brief
-                   : apart;
+        8 * heads * (dvp / brief::STRIP_ROWS) <= multiprocessors * brief::shape<64>::blocks) {
+        const int64_t turns = heads < 16 ? 8 : pairs ? 4 : 2;
+        return heads >= 12 && chunks > 64 && heads * chunks > turns * turn ? back_half::brief : apart;
+    }
     return walks_apart<OP>(heads, chunks, dkp, (dvp + 63) / 64) ? apart : back_half::beside;
 }
 
@@ -103,11 +100,10 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
                brief = l.back == back_half::brief;
     const int64_t KT = l.dkp / 16, strips = l.dvp / 16, rows = CT * KT * 512, square = KT * KT * 512,
                   mapped = OP == VLA_VLA ? rows : 0, sums = OP == VLA_DELTA ? 0 : 1,
-                  maps = square +
-                         (apart   ? rows
-                          : brief ? 0
-                                  : l.walks * KT * 2048) +
-                         (WIDE ? apart::scales_bytes : 0),
+                  beside = l.dkp == 128 ? wide::map_bytes(l.walks) : square + l.walks * KT * 2048,
+                  maps = apart   ? square + rows + (WIDE ? apart::scales_bytes : 0)
+                         : brief ? square
+                                 : beside,
                   columns = apart   ? l.dvp / 8 * (KT + CT) * 256
                             : brief ? strips * KT * 512
                                     : 0,
@@ -198,13 +194,19 @@ static inline vla_status launch_beside(void (*kernel)(const arguments), int thre
     VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, kernel, threads, shared));
     const int64_t most = (int64_t)places * vla_cuda_sm_count() / (8 * a.walks), heads = most > 1 ? most : 1;
     a.at_once = (int)(heads < a.heads ? heads : a.heads);
+    const bool exact = a.at_once > 1 && (uint64_t)a.at_once * (uint64_t)a.at_once * (uint64_t)a.chunks >> 32 == 0;
+    a.inverse = exact ? (uint32_t)((((uint64_t)1 << 32) + (uint64_t)a.at_once - 1) / (uint64_t)a.at_once) : 0;
     return launch(kernel, a.heads * (a.walks + a.chunks), threads, shared, stream, a, error);
 }
 
 template <vla_op OP, int DK> vla_status launch_map(const arguments &a, cudaStream_t stream, vla_error *error)
 {
-    const size_t own = map_bytes<DK>(a.dvp), walks = sizeof(walk_shared<DK>);
-    return launch_beside(map<OP, DK>, map_shared<DK>::THREADS, own > walks ? own : walks, a, stream, error);
+    if constexpr (DK == 128) {
+        return launch_beside(wide::chunks<OP>, wide::THREADS, wide::bytes(), a, stream, error);
+    } else {
+        const size_t own = map_bytes<DK>(a.dvp), walks = sizeof(walk_shared<DK>);
+        return launch_beside(map<OP, DK>, map_shared<DK>::THREADS, own > walks ? own : walks, a, stream, error);
+    }
 }
 
 template <int DK, int WARPS, int UNITS = 1>
@@ -326,7 +328,7 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
     /* where what a launch takes is not small beside the turns that blocks come in */
-    const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? map_blocks<64> : map_blocks<128>);
+    const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? MAP_BLOCKS : wide::BLOCKS);
     a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 &&
               (l.back == back_half::apart || l.back == back_half::pairs) && l.chunks <= l.stride &&
               l.heads * l.chunks <= 8 * places;

@@ -1,4 +1,6 @@
-/* map of the chunkwise forms (chunk.cuh): a chunk's D and B, then its outputs, a block a chunk.
+/* map of the chunkwise forms (chunk.cuh), dk to 64 with the walk beside it, and what the other forms of the back half
+ * share with it. The kernel's first blocks walk, one for 64 rows of S of a head (chunk_walk.cuh); the others are
+ * chunks, in order, a block of four warps each: D = Rk^T a and B = Rv^T a, then O.
  *
  * Everything is asked of memory at once; then tiles of N are dealt to warps with the four 16 x 16 inverses; then each
  * warp takes sixteen columns of K and of V through substitution, so that N is read once for both, and to D and B, which
@@ -118,24 +120,15 @@ __device__ __forceinline__ void product_P(map_shared<DK> &s, const map_tiles<DK>
     weigh_rows(s, d, i, j, lane);
 }
 
-/* What each warp does before D and B, beside the diagonal tiles of N, which the first CT warps take, and after: bytes
+/* What each of four warps does before D and B, beside the diagonal tiles of N, which they take first, and after: bytes
  * 16 (is N) + 4 i + j, 0xff: none. */
-template <int DK> __device__ __forceinline__ uint32_t tasks_before(int warp)
+__device__ __forceinline__ uint32_t tasks_before(int warp)
 {
-    if (DK == 64) return warp == 0 ? 0xffff1814u : warp == 1 ? 0xffff1c19u : warp == 2 ? 0xffffff1du : 0xffffff1eu;
-    return warp < 4    ? 0xffffffffu
-           : warp == 4 ? 0xffff1814u
-           : warp == 5 ? 0xffff1c19u
-           : warp == 6 ? 0xffffff1du
-                       : 0xffffff1eu;
+    return warp == 0 ? 0xffff1814u : warp == 1 ? 0xffff1c19u : warp == 2 ? 0xffffff1du : 0xffffff1eu;
 }
-template <int DK> __device__ __forceinline__ uint32_t tasks_after(int warp) /* not the first */
+__device__ __forceinline__ uint32_t tasks_after(int warp) /* not the first */
 {
-    if (DK == 64) return warp == 1 ? 0x0c080400u : warp == 2 ? 0xff0d0905u : 0xff0f0e0au;
-    return warp == 1   ? 0xffff0400u
-           : warp == 2 ? 0xffff0805u
-           : warp == 3 ? 0xffff0a09u
-                       : 0xffffff00u | (8u + (unsigned)warp); /* (3, 0) to (3, 3) */
+    return warp == 1 ? 0x0c080400u : warp == 2 ? 0xff0d0905u : 0xff0f0e0au;
 }
 
 template <int DK>
@@ -285,6 +278,21 @@ __device__ __forceinline__ bool written(const uint4 &x)
     return x.x != UNWRITTEN && x.y != UNWRITTEN && x.z != UNWRITTEN && x.w != UNWRITTEN;
 }
 
+/* Sixteen rows of a state that have been looked at, once all of their words are written. */
+template <int KT> __device__ __forceinline__ void await_state(uint4 (&S)[KT], const frag *state, int lane)
+{
+#pragma unroll 1
+    for (;;) {
+        bool all = true;
+#pragma unroll
+        for (int k = 0; k < KT; k++) all &= written(S[k]);
+        if (__all_sync(FULL_WARP, all)) break;
+        while (!written(load_relaxed(state + (KT - 1) * 32 + 31))) __nanosleep(64);
+#pragma unroll
+        for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
+    }
+}
+
 /* Sixteen columns of O to memory, of which a lane's four in a row are neighbours. */
 __device__ __forceinline__ void store_columns(const float (&o)[CT][2][4], const arguments &a, int64_t row0, int left,
                                               int finite, int value, int g, int t)
@@ -341,16 +349,7 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
     for (int m = 0; m < CT; m++)
 #pragma unroll
         for (int i = 0; i < 8; i++) o[m][i / 4][i % 4] *= factor[2 * m + i % 4 / 2] * scale;
-#pragma unroll 1
-    for (;;) {
-        bool all = true;
-#pragma unroll
-        for (int k = 0; k < KT; k++) all &= written(S[k]);
-        if (__all_sync(FULL_WARP, all)) break;
-        while (!written(load_relaxed(state + (KT - 1) * 32 + 31))) __nanosleep(64);
-#pragma unroll
-        for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
-    }
+    await_state(S, state, lane);
 #pragma unroll
     for (int k = 0; k < KT; k++)
 #pragma unroll
@@ -362,26 +361,25 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
     store_columns(o, a, row0, left, finite, value, g, t);
 }
 
-/* The chunk's state, which nobody else reads, and the maps of the chunk before, which the walks have read by the time
- * that this state is all there, leave the cache without being written to memory. */
-template <int DK> __device__ __forceinline__ void forget_maps(const arguments &a, int64_t at, bool before)
+/* A chunk's state (`state` bytes), which nobody else reads, and the maps of the chunk before (`maps` bytes), which the
+ * walks have read by the time that this state is all there, leave the cache without being written to memory. By
+ * `threads` threads. */
+__device__ __forceinline__ void forget_maps(const arguments &a, int64_t at, bool before, int state, int maps,
+                                            int threads)
 {
-    constexpr int THREADS = map_shared<DK>::THREADS;
-    const int state = a.dvp / 16 * (int)sizes<DK>::strip * (int)sizeof(frag),
-              maps = (int)(sizes<DK>::square + a.walks * 4 * sizes<DK>::strip) * (int)sizeof(frag);
-    for (int i = (int)threadIdx.x * 128; i < state; i += THREADS * 128) forget((const char *)a.states + at * state + i);
-    for (int i = (int)threadIdx.x * 128; before && i < maps; i += THREADS * 128)
+    for (int i = (int)threadIdx.x * 128; i < state; i += threads * 128) forget((const char *)a.states + at * state + i);
+    for (int i = (int)threadIdx.x * 128; before && i < maps; i += threads * 128)
         forget((const char *)a.maps + (at - 1) * maps + i);
 }
 
-/* Blocks a multiprocessor. */
-template <int DK> constexpr int map_blocks = DK == 64 ? 4 : 2;
+constexpr int MAP_BLOCKS = 4; /* a multiprocessor */
 
 template <vla_op OP, int DK>
-__global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(const __grid_constant__ arguments a)
+__global__ void __launch_bounds__(map_shared<DK>::THREADS, MAP_BLOCKS) map(const __grid_constant__ arguments a)
 {
     using R = map_rows<DK>;
     constexpr int WARPS = map_shared<DK>::WARPS, KT = sizes<DK>::KT, PITCH = map_shared<DK>::PITCH;
+    static_assert(WARPS == CT && WARPS == WALKERS, "tasks are dealt to four warps, and four walk");
     extern __shared__ __align__(16) unsigned char raw[];
     /* of every at_once heads the walks, then the chunks in order */
     const unsigned each = (unsigned)a.at_once * (unsigned)(a.walks + a.chunks), group = blockIdx.x / each,
@@ -408,8 +406,9 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
         constexpr int TILES = CT * KT / WARPS;
         frag k[TILES], x[TILES];
         grid_wait();
-        const frag *const keys = a.K + at * sizes<DK>::tiles + threadIdx.x,
-                   *const directions = a.X + at * sizes<DK>::tiles + threadIdx.x;
+        const frag *const keys = a.K + at * sizes<DK>::tiles + threadIdx.x, *const directions = a.X +
+                                                                                                at * sizes<DK>::tiles +
+                                                                                                threadIdx.x;
         const uint64_t policy = streamed();
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
@@ -435,9 +434,10 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
             logit[i] = a.b && R::row(i) < left ? load_element(a.b, a.dtype, row0 + R::row(i)) : 0.0f;
         grid_wait();
         s.top[warp] = values.largest(a, head, token);
-        put_keys<DK>(s, key, logit, a, head, token);
+        const int place = R::row(0) * PITCH + R::column();
+        put_keys<DK, R::AT_ONCE * PITCH>(s.K + place, s.A + place, key, logit, a, head, token);
     }
-    if (chunk + 1 < a.chunks) { /* see walk */
+    if (chunk + 1 < a.chunks) {                                     /* see walk */
         constexpr int AT_ONCE = 32 * WARPS / (int)sizes<DK>::strip; /* strips */
         frag *next = a.states + (at + 1) * (a.dvp / 16) * sizes<DK>::strip + threadIdx.x;
 #pragma unroll
@@ -458,7 +458,7 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
         product_N<DK>(tiles, c, warp, warp);
         s.N[lower(warp, warp)][lane] = right_order(invert_unit_lower(c, lane));
     }
-    make_products<DK>(s, tiles, tasks_before<DK>(warp), a.ratio, lane);
+    make_products<DK>(s, tiles, tasks_before(warp), a.ratio, lane);
     if (OP == VLA_VLA && a.alpha)
         for (int i = (int)threadIdx.x; i < C * a.dk; i += 32 * WARPS) {
             const int r = i / a.dk, c = i % a.dk;
@@ -481,9 +481,11 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
             while (load_acquire(ready) < (chunk == 0 ? a.walks : 1)) __nanosleep(64);
         }
     } else {
-        put_queries<query_rows<DK>, true>(s, a, left);
+        float n[8];
+        load_floats8(n, &s.n[query_rows<DK>::column()]);
+        put_queries<query_rows<DK>, true>(s, n, a, left);
         named_barrier<32 * (WARPS - 1)>(1);
-        make_products<DK>(s, tiles, tasks_after<DK>(warp), a.ratio, lane);
+        make_products<DK>(s, tiles, tasks_after(warp), a.ratio, lane);
     }
     __syncthreads();
     float factor[2 * CT];
@@ -494,7 +496,8 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, map_blocks<DK>) map(c
     for (slice = warp; slice < a.dvp / 16; slice += WARPS)
         outputs<DK>(s, V, a, at, row0, left, finite, factor, slice, scale, lane);
     __syncthreads();
-    forget_maps<DK>(a, at, chunk > 0);
+    forget_maps(a, at, chunk > 0, a.dvp / 16 * (int)sizes<DK>::strip * (int)sizeof(frag),
+                (int)(sizes<DK>::square + a.walks * 4 * sizes<DK>::strip) * (int)sizeof(frag), 32 * WARPS);
 }
 } /* namespace chunked */
 

@@ -1,5 +1,5 @@
-/* What map of the chunkwise forms (chunk_map.cuh) takes in: its shared memory, and tokens of q, k and v on their way
- * there as the operands they will be. */
+/* What chunks of the back half take in (chunk.cuh): shared memory of map, and tokens of q, k and v on their way there,
+ * or to registers, as the operands they will be. */
 #ifndef VLA_CUDA_CHUNK_TOKENS_CUH
 #define VLA_CUDA_CHUNK_TOKENS_CUH
 #include "kernels/cuda/async.cuh"
@@ -23,6 +23,7 @@ template <int DK> struct map_shared {
     uint32_t top[WARPS];
     __half K[C * PITCH], A[C * PITCH],
         Q[C * PITCH]; /* unit keys, write directions, unit queries, then Qeff (bfloat16) */
+    __device__ __forceinline__ __half *query_at(int row, int column) { return Q + row * PITCH + column; }
 };
 /* V follows, [C][map_pitch] halves; of every sixteen columns, place 8 h + 2 t + i holds column 4 t + 2 h + i */
 
@@ -78,9 +79,9 @@ __device__ __forceinline__ void fetch_tokens(raw_of<WIDE> (&raw)[map_rows<DK>::P
     }
 }
 
-/* Unit keys and, for delta, the write directions beta K. */
-template <int DK>
-__device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
+/* Unit keys and the write directions beta K of delta, STEP halves from this thread's row of a pass to the next. */
+template <int DK, int STEP>
+__device__ __forceinline__ void put_keys(__half *K, __half *A, const raw8<1> (&raw)[map_rows<DK>::PASSES],
                                          const float (&logit)[map_rows<DK>::PASSES], const arguments &a, int64_t head,
                                          int64_t token)
 {
@@ -99,10 +100,10 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw8<1> (&raw)
 #pragma unroll
             for (int j = 0; j < 8; j++) x[j] = y[j] = 0;
         beta = bad ? 0.0f : beta;
-        put8(s.K + r * map_shared<DK>::PITCH + R::column(), x);
+        put8(K + i * STEP, x);
 #pragma unroll
         for (int j = 0; j < 8; j++) x[j] *= beta;
-        put8(s.A + r * map_shared<DK>::PITCH + R::column(), x);
+        put8(A + i * STEP, x);
     }
 }
 
@@ -111,7 +112,7 @@ template <int DK, typename R, typename shared>
 __device__ __forceinline__ void fetch_queries(shared &s, const arguments &a, int64_t row0, int left)
 {
     const __half *from = (const __half *)a.q + (row0 + R::row(0)) * a.dk + R::column(); /* bfloat16 too */
-    __half *to = s.Q + R::row(0) * shared::PITCH + R::column();
+    __half *to = s.query_at(R::row(0), R::column());
     if (a.dk == DK && left >= C) {
         from = (const __half *)a.q + (row0 + R::row(0)) * DK + R::column();
         const uint64_t policy = streamed();
@@ -145,7 +146,7 @@ template <typename R, typename shared>
 __device__ __forceinline__ bool put_usual_queries(shared &s, const float (&n)[8], bool ratio)
 {
     constexpr int PASSES = R::PASSES, STEP = R::AT_ONCE * shared::PITCH;
-    __half *first = s.Q + R::row(0) * shared::PITCH + R::column();
+    __half *first = s.query_at(R::row(0), R::column());
     uint4 word[PASSES];
     float dot[PASSES];
     bool usual = true;
@@ -183,13 +184,17 @@ __device__ __forceinline__ bool put_usual_queries(shared &s, const float (&n)[8]
     return true;
 }
 
+__device__ __forceinline__ void load_floats8(float (&x)[8], const float *from)
+{
+    const float4 lo = *(const float4 *)from, hi = *(const float4 *)(from + 4);
+    x[0] = lo.x, x[1] = lo.y, x[2] = lo.z, x[3] = lo.w, x[4] = hi.x, x[5] = hi.y, x[6] = hi.z, x[7] = hi.w;
+}
+
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. */
 template <typename R, bool TOGETHER, typename shared>
-__device__ __forceinline__ void put_queries(shared &s, const arguments &a, int left)
+__device__ __forceinline__ void put_queries(shared &s, const float (&n)[8], const arguments &a, int left)
 {
-    const float4 lo = *(const float4 *)&s.n[R::column()], hi = *(const float4 *)&s.n[R::column() + 4];
-    const float n[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
     copy_wait<0>();
     if constexpr (TOGETHER) /* where there are registers for it */
         if (a.dtype == VLA_BF16 && a.features == VLA_ELU1 && !a.qk_l2 && a.dk == 8 * R::L && left >= C)
@@ -198,7 +203,7 @@ __device__ __forceinline__ void put_queries(shared &s, const arguments &a, int l
     for (int i = 0; i < R::PASSES && R::row(i) < C; i++) {
         const int r = R::row(i);
         const bool in = r < left;
-        __half *place = s.Q + r * shared::PITCH + R::column();
+        __half *place = s.query_at(r, R::column());
         raw8<1> raw;
         raw.half[0] = *(const uint4 *)place;
         float x[8], y[8], dot = 0, norm = 1;
@@ -352,6 +357,102 @@ template <int DK, bool WIDE> struct map_values {
         }
     }
 };
+
+/* Of sixteen columns of V, a lane's: rows lane / 4 + 8 i of the chunk, columns 4 (lane % 4).. of the strip. */
+struct four_values {
+    uint2 raw[2 * CT];
+};
+
+/* Where rows are not whole fours: `in` elements of them, `left` rows from the first on. */
+static __device__ __noinline__ four_values fetch_ragged(const __half *from, int step, int in, int left)
+{
+    four_values v;
+#pragma unroll
+    for (int i = 0; i < 2 * CT; i++, from += step) {
+        const int n = 8 * i < left ? in : 0;
+        v.raw[i].x = (n > 0 ? __half_as_ushort(from[0]) : 0u) | (n > 1 ? __half_as_ushort(from[1]) << 16 : 0u);
+        v.raw[i].y = (n > 2 ? __half_as_ushort(from[2]) : 0u) | (n > 3 ? __half_as_ushort(from[3]) << 16 : 0u);
+    }
+    return v;
+}
+
+template <int WIDTH = 0>
+__device__ __forceinline__ void fetch_values(four_values &v, const arguments &a, int64_t row0, int left, int strip,
+                                             int lane)
+{
+    const int g = lane / 4, column = 16 * strip + lane % 4 * 4, step = 8 * a.dv;
+    const __half *from = (const __half *)a.v + (row0 + g) * a.dv + column; /* bfloat16 too */
+    const bool whole = a.dv % 4 == 0;
+    if (WIDTH && left >= C && a.dv == WIDTH) { /* from one address on */
+#pragma unroll
+        for (int i = 0; i < 2 * CT; i++) v.raw[i] = *(const uint2 *)(from + i * 8 * WIDTH);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * CT; i++, from += step) {
+        v.raw[i] = make_uint2(0, 0);
+        if (whole && g + 8 * i < left && column < a.dv) v.raw[i] = *(const uint2 *)from;
+    }
+    if (!whole) v = fetch_ragged(from - 2 * CT * step, step, a.dv - column, left - g);
+}
+
+__device__ __forceinline__ uint32_t largest_half(uint2 x)
+{
+    return __vmaxu2(x.x & 0x7fff7fffu, x.y & 0x7fff7fffu);
+}
+__device__ __forceinline__ uint32_t warp_top_half(uint32_t x)
+{
+    return __reduce_max_sync(FULL_WARP, max(x & 0xffffu, x >> 16));
+}
+
+/* What is not finite becomes zero, all four of a row, as later rows are NaN anyway; its row goes to `bad`. */
+struct finite_values {
+    four_values v;
+    uint32_t top;
+    int bad;
+};
+static __device__ __noinline__ finite_values drop_infinite(four_values v, uint32_t infinity, int bad, int lane)
+{
+    uint32_t top = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * CT; i++) {
+        const uint32_t most = largest_half(v.raw[i]);
+        if ((most & 0xffffu) < infinity && most >> 16 < infinity) {
+            top = __vmaxu2(top, most);
+        } else {
+            bad = min(bad, lane / 4 + 8 * i);
+            v.raw[i] = make_uint2(0, 0);
+        }
+    }
+    return {v, warp_top_half(top), bad};
+}
+
+/* Frags of V^T over a power of two, which is returned. */
+__device__ __forceinline__ float take_values(frag (&R)[CT], four_values &v, const arguments &a, int &bad, int lane)
+{
+    const bool bf16 = a.dtype == VLA_BF16;
+    const uint32_t infinity = bf16 ? 0x7f80u : 0x7c00u;
+    uint32_t top = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * CT; i++) top = __vmaxu2(top, largest_half(v.raw[i]));
+    top = warp_top_half(top);
+    if (top >= infinity) {
+        const finite_values kept = drop_infinite(v, infinity, bad, lane);
+        v = kept.v, top = kept.top, bad = kept.bad;
+    }
+    const float scale =
+        power_above(bf16 ? __uint_as_float(top << 16) : __half2float(__ushort_as_half((unsigned short)top)));
+    const float by = power_of(254 - (int)(__float_as_uint(scale) >> 23));
+    const auto brought = [&](uint32_t x) {
+        const float2 y = bf16 ? unpack(bf16_arithmetic{}, x) : unpack(f16_arithmetic{}, x);
+        return transpose8(pack(f16_arithmetic{}, y.x * by, y.y * by));
+    };
+#pragma unroll
+    for (int i = 0; i < CT; i++)
+        R[i] = {{brought(v.raw[2 * i].x), brought(v.raw[2 * i].y), brought(v.raw[2 * i + 1].x),
+                 brought(v.raw[2 * i + 1].y)}};
+    return scale;
+}
 
 } /* namespace chunked */
 

@@ -1,10 +1,11 @@
-/* walk of the chunkwise forms (chunk.cuh): S' = S - S D + B along the chunks, beside the blocks that make the maps.
+/* The walk beside the blocks that make the maps, dk to 64: S' = S - S D + B along the chunks (chunk_map.cuh), and what
+ * chunk_wide_walk.cuh has of it too.
  *
  * A block walks 64 rows of S of one head: four warps, sixteen rows each, S as the accumulators of its own update,
  * packed as the left operand; D is the right one, by wgmma out of shared memory (mma on older devices). Each state goes
- * to memory, where the chunk's block waits for it. D and B come by bulk copies as they get ready. While a chunk's
- * products run, its state is written and the next chunk's B loaded. What is said below of waiting and of states holds
- * for chunk_brief_walk.cuh too.
+ * to memory, where the chunk's block waits for it. D and B come by bulk copies as they get ready, which the first warp
+ * asks for: the block has none to spare. While a chunk's products run, its state is written and the next chunk's B
+ * loaded. What is said below of waiting and of states holds for chunk_brief_walk.cuh and chunk_wide_walk.cuh too.
  *
  * Who waits for whom: a chunk's block makes D and B of nothing but its inputs, sets ready, and only then waits for its
  * state; blocks of lower numbers are let in first, a head's walk before its chunks and chunks in order. So the lowest
@@ -15,8 +16,8 @@
  * state, and the asking lane's arrival at the barrier of the chunk's copies passes that on to the other warps.
  *
  * A place of the ring is filled again when the four warps have arrived. D's has been read by wgmma that has ended, of
- * one proxy with the copy that comes. B's has been read by loads, which a fence of proxies keeps before that copy: at
- * dk = 128 the readers', at 64 the asking warp's, which costs less there. */
+ * one proxy with the copy that comes. B's has been read by loads, which a fence of proxies keeps before that copy: the
+ * asking warp's, which costs less here than the readers'. */
 #ifndef VLA_CUDA_CHUNK_WALK_CUH
 #define VLA_CUDA_CHUNK_WALK_CUH
 #include "kernels/cuda/async.cuh"
@@ -34,10 +35,9 @@ constexpr uint32_t UNWRITTEN = 0xffffffffu;
 
 constexpr int WALKERS = 4; /* warps */
 
-/* Rings. At dk = 128 one of units of 16 KB, three a chunk: B, then D for 64 of k each. At 64 memory is scarce: four of
- * D and two of B, which leaves early, 8 KB each; full counts a chunk, and B's empty are the last two. */
+/* Rings: places of D, and of B, which is read before and leaves early. full counts a chunk; B's empty are the last. */
 template <int DK> struct walk_shared {
-    static constexpr int UNITS = DK == 64 ? 1 : 3, STAGES = DK == 64 ? 4 : 7, EARLY = DK == 64 ? 2 : 0;
+    static constexpr int STAGES = 4, EARLY = 2;
     static constexpr uint32_t BYTES = DK * 128;
     unsigned char stage[STAGES + EARLY][BYTES];
     uint64_t full[STAGES], empty[STAGES + EARLY];
@@ -62,11 +62,10 @@ template <bool FENCE = false> __device__ __forceinline__ void arrive(uint32_t ba
     if (lane == 0) barrier_arrive(barrier);
 }
 
-/* What has been asked for of a head's maps: the next unit, and how many chunks are known to be ready. By a whole warp.
- */
+/* What has been asked for of a head's maps: the next chunk, and how many are known to be ready. By a whole warp. */
 template <int DK> struct bringer {
     using shared = walk_shared<DK>;
-    int asked = 0, chunk = 0, unit = 0, known = 0, chunks, lane;
+    int asked = 0, chunk = 0, known = 0, chunks, lane; /* asked: places filled, as many as chunks */
     ring_place<shared::STAGES> place;
     uint32_t base, rows_bytes;
     int64_t record;             /* bytes of a chunk */
@@ -83,7 +82,7 @@ template <int DK> struct bringer {
         ready = a.ready + head * (a.stride + 1) + 1 + lane;
     }
 
-    /* Up to unit `limit`, as far as is ready; waits until `must` is. */
+    /* Up to chunk `limit`, as far as is ready; waits until `must` is. */
     __device__ __forceinline__ void bring(int limit, int must)
     {
         while (asked <= limit && chunk < chunks) {
@@ -102,26 +101,18 @@ template <int DK> struct bringer {
             const uint32_t stage = (uint32_t)place.stage, to = base + stage * shared::BYTES,
                            early = (uint32_t)asked % 2;
             if (asked >= shared::STAGES) barrier_wait(base + shared::EMPTY + 8 * stage, place.parity ^ 1);
-            if (DK == 64 && asked >= 2)
-                barrier_wait(base + shared::EMPTY + 8 * (shared::STAGES + early), asked / 2 % 2 ^ 1);
-            if (DK == 64) reads_before_copies();
+            if (asked >= 2) barrier_wait(base + shared::EMPTY + 8 * (shared::STAGES + early), asked / 2 % 2 ^ 1);
+            reads_before_copies();
             if (lane < warp_copy::lanes) {
                 const warp_copy copies = {base + shared::FULL + 8 * stage, lane};
-                if (DK == 64) {
-                    copies.expect(shared::BYTES + rows_bytes);
-                    copies.copy(base + (shared::STAGES + early) * shared::BYTES, B, rows_bytes);
-                    copies.copy(to, D, shared::BYTES);
-                } else {
-                    const uint32_t bytes = unit == 0 ? rows_bytes : shared::BYTES;
-                    copies.expect(bytes);
-                    copies.copy(to, unit == 0 ? B : D + (uint32_t)(unit - 1) * shared::BYTES, bytes);
-                }
+                copies.expect(shared::BYTES + rows_bytes);
+                copies.copy(base + (shared::STAGES + early) * shared::BYTES, B, rows_bytes);
+                copies.copy(to, D, shared::BYTES);
                 copies.done();
             }
             __syncwarp();
             place.advance();
-            asked++;
-            if (++unit == shared::UNITS) unit = 0, chunk++, D += record, B += record;
+            asked++, chunk++, D += record, B += record;
         }
     }
 };
@@ -139,11 +130,11 @@ __device__ __forceinline__ void products_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
-/* Blocks of 8 x 8 without swizzle, rows along n, so that wgmma need not turn them: neighbours along k are DK/8 blocks
+/* Blocks of 8 x 8 without swizzle, rows along n, so that wgmma need not turn them: neighbours along k are N/8 blocks
  * apart, along n one. */
-template <int DK> __device__ __forceinline__ uint64_t block_descriptor(uint32_t address)
+template <int N> __device__ __forceinline__ uint64_t block_descriptor(uint32_t address)
 {
-    return (uint64_t)(address >> 4 & 0x3fffu) | (uint64_t)(DK) << 16 | (uint64_t)8 << 32;
+    return (uint64_t)(address >> 4 & 0x3fffu) | (uint64_t)(N) << 16 | (uint64_t)8 << 32;
 }
 #define VLA_F4(m, h) "+f"(S[m][h][0]), "+f"(S[m][h][1]), "+f"(S[m][h][2]), "+f"(S[m][h][3])
 #define VLA_F8(m) VLA_F4(m, 0), VLA_F4(m, 1)
@@ -178,19 +169,19 @@ __device__ __forceinline__ void products_wait()
 }
 #endif
 
-/* S += X (-D) for 64 of k, D's blocks at `address`. */
-template <int DK>
-__device__ __forceinline__ void add_product(float (&S)[DK / 16][2][4], const frag *X, uint32_t address, int lane)
+/* c += X Y for 16 K of k, Y's blocks at `address`, rows along n. */
+template <int N, int K>
+__device__ __forceinline__ void add_products(float (&c)[N / 16][2][4], const frag (&X)[K], uint32_t address, int lane)
 {
 #if VLA_WGMMA
 #pragma unroll
-    for (int k = 0; k < 4; k++) product_async(S, X[k], block_descriptor<DK>(address + k * (DK * 32)));
+    for (int k = 0; k < K; k++) product_async(c, X[k], block_descriptor<N>(address + k * (N * 32)));
 #else
-    const uint32_t own = address + (uint32_t)(lane / 8 % 2 * (DK * 16) + lane / 16 * 128 + lane % 8 * 16);
+    const uint32_t own = address + (uint32_t)(lane / 8 % 2 * (N * 16) + lane / 16 * 128 + lane % 8 * 16);
 #pragma unroll
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < K; k++)
 #pragma unroll
-        for (int m = 0; m < DK / 16; m++) mma_r<bf16_arithmetic>(S[m], X[k], load_plain(own + k * (DK * 32) + m * 256));
+        for (int m = 0; m < N / 16; m++) mma_r<bf16_arithmetic>(c[m], X[k], load_plain(own + k * (N * 32) + m * 256));
 #endif
 }
 
@@ -203,13 +194,12 @@ template <int DK> __device__ __forceinline__ void publish(frag *state, const fra
 }
 
 /* 64 rows of S from row 64 `rows` on: of sixteen, place 8 h + 2 t + i is row 4 t + 2 h + i, as map has the columns of
- * V. At dk = 128 a warp of its own asks for the maps, at 64 the block has none to spare. */
+ * V. */
 template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const arguments &a, int64_t head, int rows)
 {
     using shared = walk_shared<DK>;
     using M = bf16_arithmetic;
-    constexpr int KT = DK / 16, STAGES = shared::STAGES, DS = DK / 64;
-    constexpr bool OWN = DK == 128; /* a warp asks for the maps */
+    constexpr int KT = DK / 16, STAGES = shared::STAGES;
     const int lane = (int)threadIdx.x % 32, warp = warp_number(), g = lane / 4, t = lane % 4;
     const uint32_t base = shared_address(&s);
     if (threadIdx.x < STAGES) barrier_init(base + shared::FULL + 8 * threadIdx.x, warp_copy::arrivals);
@@ -218,7 +208,6 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
     __syncthreads();
     const int chunks = (int)a.chunks;
     bringer<DK> maps(a, base, head, rows, lane);
-    if (OWN && warp == WALKERS) maps.bring(chunks * shared::UNITS, chunks * shared::UNITS);
     if (warp >= WALKERS) return;
     const int first = 64 * rows + 16 * warp + 4 * (g / 2) + g % 2;
     const bool any = 64 * rows + 16 * warp < a.dvp;
@@ -234,8 +223,7 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
             for (int i = 0; i < 4; i++)
                 S[m][h][i] =
                     in_S(m, h, i) && (!a.first || a.resume) ? from[i / 2 * 2 * a.dk + 16 * m + 8 * h + i % 2] : 0.0f;
-    frag X[KT], B[OWN ? 1 : KT],
-        *state = a.states + (head * a.stride * (a.dvp / 16) + 4 * rows + warp) * sizes<DK>::strip + lane;
+    frag X[KT], B[KT], *state = a.states + (head * a.stride * (a.dvp / 16) + 4 * rows + warp) * sizes<DK>::strip + lane;
     const int64_t next = a.dvp / 16 * sizes<DK>::strip;
     const uint32_t unit = unit_tile<M>(lane).x[0];
 #pragma unroll
@@ -245,49 +233,36 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
     if (threadIdx.x == 0) add_release(a.ready + head * (a.stride + 1), 1); /* nobody was there to write UNWRITTEN */
     ring_place<STAGES> place;
     const uint32_t own = base + (uint32_t)((warp * (int)sizes<DK>::strip + lane) * (int)sizeof(frag));
-    const auto wait = [&]() { barrier_wait(base + shared::FULL + 8 * (uint32_t)place.stage, place.parity); };
-    const auto prepare = [&](int c) { /* B of chunk c, the place's, at dk = 64 */
-                                      const uint32_t early = (uint32_t)(STAGES + c % 2);
-                                      wait();
+    /* B of chunk c, the place's */
+    const auto prepare = [&](int c) {
+        const uint32_t early = (uint32_t)(STAGES + c % 2);
+        barrier_wait(base + shared::FULL + 8 * (uint32_t)place.stage, place.parity);
 #pragma unroll
-                                      for (int m = 0; m < KT; m++)
-                                          B[OWN ? 0 : m] = load_frag(own + early * shared::BYTES + m * 512);
-                                      arrive(base + shared::EMPTY + 8 * early, lane);
+        for (int m = 0; m < KT; m++) B[m] = load_frag(own + early * shared::BYTES + m * 512);
+        arrive(base + shared::EMPTY + 8 * early, lane);
     };
-    if (!OWN) {
-        if (warp == 0) maps.bring(0, 0);
-        prepare(0);
-        if (warp == 0) maps.bring(2, -1);
-    }
+    if (warp == 0) maps.bring(0, 0);
+    prepare(0);
+    if (warp == 0) maps.bring(2, -1);
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
-        uint32_t done[DS];
-        if (OWN) wait();
         if (any)
 #pragma unroll
-            for (int m = 0; m < KT; m++)
-                add_tile(M{}, S[m],
-                         OWN ? load_frag(own + (uint32_t)place.stage * shared::BYTES + m * 512) : B[OWN ? 0 : m], unit);
-        if (OWN) arrive<true>(base + shared::EMPTY + 8 * (uint32_t)place.stage, lane), place.advance();
+            for (int m = 0; m < KT; m++) add_tile(M{}, S[m], B[m], unit);
         products_begin();
-#pragma unroll
-        for (int u = 0; u < DS; u++) {
-            if (OWN) wait();
-            add_product<DK>(S, X + 4 * u, base + (uint32_t)place.stage * shared::BYTES, lane);
-            done[u] = base + shared::EMPTY + 8 * (uint32_t)place.stage;
-            place.advance();
-        }
+        add_products<DK>(S, X, base + (uint32_t)place.stage * shared::BYTES, lane);
+        const uint32_t done = base + shared::EMPTY + 8 * (uint32_t)place.stage;
+        place.advance();
         products_commit();
         if (c > 0 && any) publish<DK>(state, X);
         state += next;
-        if (!OWN && c + 1 < chunks) {
+        if (c + 1 < chunks) {
             if (warp == 0) maps.bring(c + 1, c + 1);
             prepare(c + 1);
             if (warp == 0) maps.bring(c + 3, -1);
         }
         products_wait();
-#pragma unroll
-        for (int u = 0; u < DS; u++) arrive<OWN && !VLA_WGMMA>(done[u], lane);
+        arrive(done, lane);
 #pragma unroll
         for (int m = 0; m < KT; m++) X[m] = pack_tile<M>(S[m][0], S[m][1]);
     }
