@@ -82,6 +82,33 @@ static void every_mark_plots(void **state)
 }
 
 /* Characters that gnuplot would act on: quotes, backquotes, macros, markup. */
+/* A reader can tell values apart on a log axis however narrow it is: at least three marks inside the data's range. */
+static void narrow_axes_have_marks(void **state)
+{
+    (void)state;
+    static const double values[][2] = {{3000, 4700}, {1.1, 2.9}, {0.0031, 0.0049}, {2, 90}};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        const double x[] = {1, 64};
+        const vla_series series = {"series", VLA_LINESPOINTS, 2, x, values[i], NULL, NULL};
+        const vla_figure figure = plain("narrow", &series, 1);
+        write_figure(folder, &figure);
+        const char *at = strstr(slurp(file_of(folder, "narrow", "gp")), "set ytics (");
+        assert_non_null(at);
+        int inside = 0;
+        double before = 0;
+        for (at = strchr(at, '\''); at && *at != '\n'; at = strpbrk(at + 1, "'\n")) {
+            char *end = NULL;
+            const double label = strtod(at + 1, &end), value = strtod(end + 1, &end);
+            assert_true(fabs(label - value) <= 1e-9 * value); /* the mark says where it is */
+            assert_true(value > before);
+            before = value;
+            inside += value >= values[i][0] / 1.15 && value <= values[i][1] * 1.15;
+            at = end;
+        }
+        if (inside < 3) fail_msg("%g to %g has %d marks", values[i][0], values[i][1], inside);
+    }
+}
+
 static void hostile_names_are_only_text(void **state)
 {
     (void)state;
@@ -235,6 +262,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_mark_plots),
+        cmocka_unit_test(narrow_axes_have_marks),
         cmocka_unit_test(hostile_names_are_only_text),
         cmocka_unit_test(scripts_run_from_anywhere),
         cmocka_unit_test(empty_and_odd_series),

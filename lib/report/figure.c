@@ -220,7 +220,8 @@ static void write_log2_tics(FILE *out, extent x)
     fputs(")\n", out);
 }
 
-/* Less than two decades: 1-2-5 marks with plain numbers; more: powers of ten. */
+/* Within a factor of five, marks so close that a few of them fall inside; less than two decades: 1-2-5, both with plain
+ * numbers; more: powers of ten. */
 static void write_log_tics(FILE *out, char axis, extent e)
 {
     fprintf(out, "set logscale %c\n", axis);
@@ -232,12 +233,12 @@ static void write_log_tics(FILE *out, char axis, extent e)
     const char *comma = "";
     fprintf(out, "set %ctics (", axis);
     for (int power = (int)floor(log10(e.low)) - 1; power <= (int)ceil(log10(e.high)); power++) {
-        static const double steps[] = {1, 2, 5};
-        for (int i = 0; i < 3; i++) {
-            double value = steps[i] * pow(10, power);
+        static const double near[] = {1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 0}, far[] = {1, 2, 5, 0};
+        for (const double *step = e.high / e.low > 5 ? far : near; *step > 0; step++) {
+            double value = *step * pow(10, power);
             if (value < e.low / 1.6 || value > e.high * 1.6) continue;
             if (value >= 1 && value < 1e6)
-                snprintf(number, sizeof number, "%.0f", value);
+                snprintf(number, sizeof number, "%.*f", value < 10 && value != floor(value) ? 1 : 0, value);
             else
                 vla_number_short(value, 3, number);
             fprintf(out, "%s'%s' %s", comma, number, number);
