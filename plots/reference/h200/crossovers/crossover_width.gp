@@ -25,9 +25,9 @@ set tmargin 3.3
 set logscale x 2
 set xtics ('32' 32.0, '64' 64.0, '128' 128.0)
 set logscale y
-set ytics ('1000' 1000, '2000' 2000, '5000' 5000)
+set ytics ('800' 800, '1000' 1000, '1500' 1500, '2000' 2000, '2500' 2500, '3000' 3000, '4000' 4000, '5000' 5000, '6000' 6000)
 set xrange [27.826086956521742:147.2]
-set yrange [1106.0869565217392:6108.799999999999]
+set yrange [1106.0869565217392:5601.65]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'crossover_width.png'
