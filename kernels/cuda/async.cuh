@@ -210,20 +210,29 @@ struct warp_copy {
     }
 };
 
+/* Dynamic shared memory of a block beyond the usual 48 KB, where the device has as much. */
+template <typename A> static vla_status allow_shared(void (*kernel)(const A), size_t shared, vla_error *error)
+{
+    if (shared <= 48 * 1024) return VLA_OK;
+    int device = 0, most = 0;
+    VLA_CUDA(cudaGetDevice(&device));
+    VLA_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    if (shared > (size_t)most)
+        return vla_fail(error, VLA_ERR_UNSUPPORTED, "chunk needs %zu bytes of shared memory a block, the device has %d",
+                        shared, most);
+    VLA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    return VLA_OK;
+}
+
 /* Launches a kernel of one argument that may start before the kernel ahead of it has ended (grid_wait). */
 template <typename A>
 static vla_status launch(void (*kernel)(const A), int64_t blocks, dim3 threads, size_t shared, cudaStream_t stream,
                          const A &a, vla_error *error)
 {
-    int device = 0, most = 0, major = 0;
+    int device = 0, major = 0;
+    const vla_status status = allow_shared(kernel, shared, error);
+    if (status != VLA_OK) return status;
     VLA_CUDA(cudaGetDevice(&device));
-    if (shared > 48 * 1024) {
-        VLA_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-        if (shared > (size_t)most)
-            return vla_fail(error, VLA_ERR_UNSUPPORTED,
-                            "chunk needs %zu bytes of shared memory a block, the device has %d", shared, most);
-        VLA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    }
     VLA_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     cudaLaunchAttribute dependent = {};
     dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;

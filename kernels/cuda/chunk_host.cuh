@@ -190,7 +190,8 @@ static inline vla_status launch_beside(void (*kernel)(const arguments), int thre
                                        cudaStream_t stream, vla_error *error)
 {
     int places = 0;
-    VLA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    const vla_status status = allow_shared(kernel, shared, error);
+    if (status != VLA_OK) return status;
     VLA_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&places, kernel, threads, shared));
     const int64_t most = (int64_t)places * vla_cuda_sm_count() / (8 * a.walks), heads = most > 1 ? most : 1;
     a.at_once = (int)(heads < a.heads ? heads : a.heads);
