@@ -81,7 +81,6 @@ static void every_mark_plots(void **state)
     write_figure(folder, &figure);
 }
 
-/* Characters that gnuplot would act on: quotes, backquotes, macros, markup. */
 /* A reader can tell values apart on a log axis however narrow it is: at least three marks inside the data's range. */
 static void narrow_axes_have_marks(void **state)
 {
@@ -109,6 +108,7 @@ static void narrow_axes_have_marks(void **state)
     }
 }
 
+/* Characters that gnuplot would act on: quotes, backquotes, macros, markup. */
 static void hostile_names_are_only_text(void **state)
 {
     (void)state;

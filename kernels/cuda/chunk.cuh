@@ -24,8 +24,9 @@
  *   chunks   vla, dk to 64: as map, but a block walks 16 rows (chunk_brief.cuh, chunk_brief_walk.cuh)
  *   map, walk  two kernels: D, B, Qeff and O_loc, then the walk with the outputs (chunk_apart_map.cuh,
  *            chunk_apart_walk.cuh); dk and dv to 64 by steps of two chunks too (chunk_apart_pair.cuh)
- * Two kernels are taken of float32 inputs; of few chunks (dk above 64: below 17, of delta 32) or heads; and where the
- * walks of all heads are more than an eighth of the places. By steps of two chunks where all its walks are in at once.
+ * Two kernels are taken of float32 inputs; of few chunks (dk above 64: below 17) or heads; and where the
+ * walks of all heads are more than an eighth of the places. By steps of two chunks where
+ * they are enough and all walks, two blocks a strip, are in at once.
  *
  * Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state and the
  * maps, split in two bfloat16 for the inverse, float32 sums. Of float32 inputs (WIDE, the scan form in tf32) state and
@@ -52,8 +53,8 @@ struct arguments {
     int per_segment;
     int dk, dv, dvp;    /* dvp: dv rounded up to 16 */
     int walks, at_once; /* blocks that walk a head; heads whose blocks are let in together */
-    uint32_t inverse;   /* 2^32 / at_once, rounded up: of a product with a block's place the high half is the quotient;
-                         * 0: not for every place */
+    uint32_t inverse;   /* 2^32 / at_once, rounded up: the high half of its product with a block's place is the
+                         * quotient; 0: divide, as that would not be exact */
     vla_dtype dtype;
     vla_features features;
     bool qk_l2, ratio;

@@ -13,8 +13,8 @@
 
 namespace chunked::apart
 {
-/* Of a pair Qeff of the first chunk, D^T and Qeff of the second; of sixteen columns O_loc, B, O_loc. A block of the
- * walk takes D and B with what is before or behind them. */
+/* Of a pair Qeff of the first chunk, E of both, Qeff of the second; of sixteen columns O_loc of the first, B of both,
+ * O_loc of the second. A block of the walk takes E and B with what is before or behind them. */
 template <int DK> struct pair_record {
     frag Q1[CT][DK / 16][32], D[DK / 16][DK / 16][32], Q2[CT][DK / 16][32];
 };
@@ -23,7 +23,7 @@ template <int DK> constexpr int64_t pair_strip_frags = (int64_t)(DK / 16 + 2 * C
 
 template <int DK> struct pair_shared {
     static constexpr int GROUP = map_shared<DK>::THREADS, THREADS = 2 * GROUP; /* threads: a block is GROUP x 2 */
-    float scale[4];                                                            /* of V of both, and room */
+    float scale[4];                                                            /* of V of both chunks; two unused, for 16 bytes */
 };
 template <int DK> size_t pair_bytes(int dvp)
 {

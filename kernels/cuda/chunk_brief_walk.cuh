@@ -50,16 +50,7 @@ __device__ __forceinline__ void bring_maps(walk_shared<DK> &s, const arguments &
     int known = 0;
     ring_place<shared::STAGES> place;
     for (int c = 0; c < chunks; c++) {
-        while (known <= c) {
-            const bool there = c + lane < chunks && load_acquire(ready + c + lane) != 0;
-            const unsigned mask = __ballot_sync(FULL_WARP, there);
-            __syncwarp(); /* each lane's acquire before the copies of the first: a vote orders nothing */
-            known = c + (mask == FULL_WARP ? 32 : __ffs((int)~mask) - 1);
-            if (known <= c)
-                __nanosleep(20);
-            else
-                fence_copies();
-        }
+        if (known <= c) known = await_maps(ready, c, chunks, lane);
         if (lane < warp_copy::lanes) {
             if (c >= shared::STAGES) barrier_wait(shared_address(&s.empty[place.stage]), place.parity ^ 1);
             reads_before_copies();

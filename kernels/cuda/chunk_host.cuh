@@ -14,8 +14,8 @@ namespace chunked
 constexpr int64_t BUDGET =
     (int64_t)3 << 30; /* bytes of workspace that a stretch of chunks may take, beyond one chunk a head */
 
-/* What comes after the write directions: map and walk apart, a chunk a step or two, or chunks with their walk beside
- * them, by map or, of vla at dk = 64, as in chunk_brief.cuh. */
+/* What comes after the write directions: map and walk apart, a chunk a step or two (pairs), or chunks with their walk
+ * beside them: by chunk_map.cuh (dk to 64) or chunk_wide.cuh (beyond), or, of vla at dk to 64, by chunk_brief.cuh. */
 enum class back_half { beside, apart, pairs, brief };
 
 /* How a problem is cut, and where everything is in the workspace. */
@@ -48,16 +48,16 @@ static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, bool fresh)
 
 /* Is the walk a kernel of its own? Beside the maps it waits for no launch and reads them out of cache, but it has few
  * warps a head: it pays where the maps take longer than its steps and find enough places beside it. */
-template <vla_op OP> bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
+static bool walks_apart(int64_t heads, int64_t chunks, int dkp, int walks)
 {
     const int64_t places = (int64_t)vla_cuda_sm_count() * (dkp == 64 ? MAP_BLOCKS : wide::BLOCKS);
-    const bool few = dkp == 64 ? heads < 16 || chunks < 64 : chunks < (OP == VLA_DELTA ? 32 : 17);
+    const bool few = dkp == 64 ? heads < 16 || chunks < 64 : chunks < 17;
     return few || 8 * heads * walks > places;
 }
 
 /* Do steps of two chunks end sooner? They halve the walk, whose two blocks a strip must all be in at once; the maps
- * take longer, the more so where a multiprocessor gets more chunks for their coming in twos. From how many chunks on is
- * by measurement. */
+ * take longer, the more so where a multiprocessor gets more chunks for their coming in twos. From how many chunks on:
+ * docs/cuda.md, "Steps of two chunks". */
 template <vla_op OP> bool pays_in_pairs(int64_t heads, int64_t chunks, int dvp)
 {
     const int64_t multiprocessors = vla_cuda_sm_count(),
@@ -70,8 +70,8 @@ template <vla_op OP> bool pays_in_pairs(int64_t heads, int64_t chunks, int dvp)
                                       : 16);
 }
 
-/* brief is taken where its walks are in at once and the blocks are several turns: by measurement. Delta, which makes
- * its own keys in each chunk, gains nothing by it. */
+/* brief is taken where its walks are in at once and the blocks are several turns (how many: docs/cuda.md, "Chunks with
+ * a walk of lone warps"). Delta, which makes its own keys in each chunk, gains nothing by it. */
 template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks, int dkp, int dvp)
 {
     if (WIDE) return back_half::apart;
@@ -83,7 +83,7 @@ template <vla_op OP, bool WIDE> back_half back_of(int64_t heads, int64_t chunks,
         const int64_t turns = heads < 16 ? 8 : pairs ? 4 : 2;
         return heads >= 12 && chunks > 64 && heads * chunks > turns * turn ? back_half::brief : apart;
     }
-    return walks_apart<OP>(heads, chunks, dkp, (dvp + 63) / 64) ? apart : back_half::beside;
+    return walks_apart(heads, chunks, dkp, (dvp + 63) / 64) ? apart : back_half::beside;
 }
 
 /* fresh: the run does not go on from a state. */
@@ -328,7 +328,7 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
     a.norm = (float *)(work + l.norm), a.n = (float *)(work + l.n), a.M = (float4 *)(work + l.M);
     a.M_carry = (float4 *)(work + l.M_carry), a.n_carry = OP == VLA_DELTA ? NULL : (float *)(work + l.n_carry);
     a.bad_row = (int *)(work + l.bad_row), a.bad = (unsigned long long *)(work + l.bad);
-    /* where what a launch takes is not small beside the turns that blocks come in */
+    /* where blocks come in few turns, so that launches count: up to eight, by measurement */
     const int64_t places = (int64_t)vla_cuda_sm_count() * (l.dkp == 64 ? MAP_BLOCKS : wide::BLOCKS);
     a.early = OP == VLA_VLA && !WIDE && vla_cuda_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 &&
               (l.back == back_half::apart || l.back == back_half::pairs) && l.chunks <= l.stride &&

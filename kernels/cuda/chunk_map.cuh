@@ -406,9 +406,8 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, MAP_BLOCKS) map(const
         constexpr int TILES = CT * KT / WARPS;
         frag k[TILES], x[TILES];
         grid_wait();
-        const frag *const keys = a.K + at * sizes<DK>::tiles + threadIdx.x, *const directions = a.X +
-                                                                                                at * sizes<DK>::tiles +
-                                                                                                threadIdx.x;
+        const frag *const keys = a.K + at * sizes<DK>::tiles + threadIdx.x;
+        const frag *const directions = a.X + at * sizes<DK>::tiles + threadIdx.x;
         const uint64_t policy = streamed();
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
@@ -437,7 +436,8 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, MAP_BLOCKS) map(const
         const int place = R::row(0) * PITCH + R::column();
         put_keys<DK, R::AT_ONCE * PITCH>(s.K + place, s.A + place, key, logit, a, head, token);
     }
-    if (chunk + 1 < a.chunks) {                                     /* see walk */
+    if (chunk + 1 < a.chunks) {
+        /* UNWRITTEN to the next state: chunk_walk.cuh */
         constexpr int AT_ONCE = 32 * WARPS / (int)sizes<DK>::strip; /* strips */
         frag *next = a.states + (at + 1) * (a.dvp / 16) * sizes<DK>::strip + threadIdx.x;
 #pragma unroll

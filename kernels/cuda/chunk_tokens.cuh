@@ -376,6 +376,7 @@ static __device__ __noinline__ four_values fetch_ragged(const __half *from, int 
     return v;
 }
 
+/* WIDTH: a dv whose whole chunks are read by fixed offsets; 0: none. */
 template <int WIDTH = 0>
 __device__ __forceinline__ void fetch_values(four_values &v, const arguments &a, int64_t row0, int left, int strip,
                                              int lane)

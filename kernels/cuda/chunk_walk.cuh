@@ -1,5 +1,5 @@
 /* The walk beside the blocks that make the maps, dk to 64: S' = S - S D + B along the chunks (chunk_map.cuh), and what
- * chunk_wide_walk.cuh has of it too.
+ * chunk_wide_walk.cuh shares with it.
  *
  * A block walks 64 rows of S of one head: four warps, sixteen rows each, S as the accumulators of its own update,
  * packed as the left operand; D is the right one, by wgmma out of shared memory (mma on older devices). Each state goes
@@ -183,6 +183,22 @@ __device__ __forceinline__ void add_products(float (&c)[N / 16][2][4], const fra
 #pragma unroll
         for (int m = 0; m < N / 16; m++) mma_r<bf16_arithmetic>(c[m], X[k], load_plain(own + k * (N * 32) + m * 256));
 #endif
+}
+
+/* Waits until chunk c has its maps, by a whole warp, a lane a chunk; returns the first not known to have them. */
+__device__ __forceinline__ int await_maps(const int *ready, int c, int chunks, int lane)
+{
+    int known;
+    for (;;) {
+        const bool there = c + lane < chunks && load_acquire(ready + c + lane) != 0;
+        const unsigned mask = __ballot_sync(FULL_WARP, there);
+        __syncwarp(); /* each lane's acquire before the copies of the first: a vote orders nothing */
+        known = c + (mask == FULL_WARP ? 32 : __ffs((int)~mask) - 1);
+        if (known > c) break;
+        __nanosleep(20);
+    }
+    fence_copies();
+    return known;
 }
 
 /* Sixteen rows of S by this warp, to where map expects them. */

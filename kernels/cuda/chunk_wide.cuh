@@ -7,11 +7,11 @@
  * The walk gets K, V^T and E of a chunk. -E^T and G are rows times N^-1, so N is used as a right operand only, and a
  * state is nearly as exact as by D and B. (By N^-1 K and N^-1 V it is not where keys are nearly equal.)
  *
- * Everything is asked of memory at once, and queries are made when they are there. Four warps then have N^T = I + A K^T
- * by wgmma out of shared memory (m64n64k16; mma on older devices), sixteen rows each, and invert its diagonal tiles;
- * the others have P the same way and bring K to the walk. Each warp takes sixteen columns of a to E, which a flag tells
- * the walk of. Then the first four take the rows of P to G, the others the row sums of Q K^T for the ratio; Qeff takes
- * the place of Q, and O_loc stays in registers until the state is there. */
+ * Everything is asked of memory at once, and queries are made when they are there. Four warps then have N^T (A K^T
+ * above its unit diagonal) by wgmma out of shared memory (m64n64k16; mma on older devices), sixteen rows each, and
+ * invert its diagonal tiles; the others have P the same way and bring K to the walk. Each warp takes sixteen columns of
+ * a to E, which a flag tells the walk of. Then the first four take the rows of P to G, the others the row sums of Q K^T
+ * for the ratio; Qeff takes the place of Q, and O_loc stays in registers until the state is there. */
 #ifndef VLA_CUDA_CHUNK_WIDE_CUH
 #define VLA_CUDA_CHUNK_WIDE_CUH
 #include "kernels/cuda/chunk_map.cuh"
@@ -180,7 +180,7 @@ __device__ __forceinline__ frag invert_unit_upper(const float (&c)[2][4], int la
     return inverse;
 }
 
-/* Rows 16 `own` on of N^T = A K^T, which are columns of N, to right operands, by four warps. */
+/* Rows 16 `own` on of N^T, of A K^T above the diagonal, which are columns of N, to right operands, by four warps. */
 __device__ __forceinline__ void make_N(chunk_shared &s, int own, int lane)
 {
     using M = f16_arithmetic;

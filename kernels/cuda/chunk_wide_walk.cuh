@@ -63,16 +63,7 @@ __device__ __forceinline__ void bring_maps(walk_shared &s, const arguments &a, i
     ring_place<walk_shared::TAKEN> taken;
     ring_place<walk_shared::WRITES> writes;
     for (int c = 0; c < chunks; c++, map += map_bytes(a.walks)) {
-        while (known <= c) {
-            const bool there = c + lane < chunks && load_acquire(ready + c + lane) != 0;
-            const unsigned mask = __ballot_sync(FULL_WARP, there);
-            __syncwarp(); /* each lane's acquire before the copies of the first: a vote orders nothing */
-            known = c + (mask == FULL_WARP ? 32 : __ffs((int)~mask) - 1);
-            if (known <= c)
-                __nanosleep(20);
-            else
-                fence_copies();
-        }
+        if (known <= c) known = await_maps(ready, c, chunks, lane);
         if (lane < warp_copy::lanes) {
             if (c >= walk_shared::TAKEN) barrier_wait(shared_address(&s.empty_taken[taken.stage]), taken.parity ^ 1);
             const warp_copy first = {shared_address(&s.full_taken[taken.stage]), lane};
