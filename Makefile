@@ -1,7 +1,7 @@
 # vla-toolkit: `make demo` and `make test` need nothing but a Debian machine; see README.md.
 #
 #   make             programs and libraries into build/        make test        every test (SAN=1: under ASan and UBSan)
-#   make demo        the main job on real tensors -> results/  make test-gpu    device tests
+#   make demo        the main job on real tensors -> results/  make test-gpu    device tests; test-emulated: chunkwise kernels, no device
 #   make install PREFIX=/usr/local                             make clean
 # Variables: V=1 (show commands), CC, CUDA=0 (build without nvcc), NVCC, SAN=1, BUILD (output directory), PREFIX, DESTDIR, WERROR=0.
 
@@ -73,7 +73,7 @@ TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c
 FLAGS_NOW := $(CC) $(CPPFLAGS) $(CFLAGS) $(FAST_FLAGS) $(NVFLAGS)
 $(shell mkdir -p $(OBJ) && echo '$(FLAGS_NOW)' | cmp -s - $(OBJ)/flags || echo '$(FLAGS_NOW)' > $(OBJ)/flags)
 
-.PHONY: all setup demo test run-tests test-gpu install clean format
+.PHONY: all setup demo test run-tests test-gpu test-emulated install clean format
 all: $(PROGRAMS) $(BUILD)/libvla.a $(BUILD)/libvla.so
 
 # The judge is plain C, but a long sequence should not wait for it; -O3 keeps every rounding.
@@ -148,6 +148,10 @@ run-tests: all $(TEST_PROGRAMS)
 test-gpu: $(BUILD)/test-gpu
 	@tests/run-gpu.sh $(BUILD)
 
+test-emulated:
+	@scripts/setup.sh g++ python3-minimal
+	@tests/emulate/run.sh $(BUILD)
+
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
 	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
@@ -159,7 +163,7 @@ install: all
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@CUDA_LIBS@|$(CUDA_LIBS)|' scripts/vla.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/vla.pc
 
 format:
-	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+	clang-format -i $$(git ls-files '*.c' '*.cpp' '*.h' '*.cu' '*.cuh')
 
 clean:
 	rm -rf build

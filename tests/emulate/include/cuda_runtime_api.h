@@ -1,0 +1,1 @@
+#include "tests/emulate/emulator.h"
