@@ -338,16 +338,16 @@ static void print_warnings(const session *s)
 {
     static const struct {
         const char *sign, *remedy;
-    } kinds[] = {
-        {"rate above the machine's measured peak", "the clock or the peak is wrong: run again on a quiet machine"},
-        {"outputs differ between runs", "the kernel is not deterministic: compare with --threads 1"},
-        {"fewer samples than asked", "raise --time-limit"},
-        {"noise target not met", "raise --time-limit, close other programs or accept more with --noise"},
-        {"samples shorter than the clock allows", "raise --T or --H"},
-        {"clock held down", "let the device cool, or raise its power limit: times of such rows are too long"},
-        {"stolen", "the host is busy with other machines: run again, and compare within a turn only"},
-        {"slow first sample", "something was still warming up: raise --min-samples"},
-        {"outliers", "other programs are using this machine"}};
+    } kinds[] = {{"rate above the machine's measured peak",
+                  "the clock or the peak (matrix products of the BLAS named) is wrong: run again on a quiet machine"},
+                 {"outputs differ between runs", "the kernel is not deterministic: compare with --threads 1"},
+                 {"fewer samples than asked", "raise --time-limit"},
+                 {"noise target not met", "raise --time-limit, close other programs or accept more with --noise"},
+                 {"samples shorter than the clock allows", "raise --T or --H"},
+                 {"clock held down", "let the device cool, or raise its power limit: times of such rows are too long"},
+                 {"stolen", "the host is busy with other machines: run again, and compare within a turn only"},
+                 {"slow first sample", "something was still warming up: raise --min-samples"},
+                 {"outliers", "other programs are using this machine"}};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         int64_t count = 0;
         const char *example = "";

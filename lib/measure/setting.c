@@ -15,15 +15,30 @@
 #endif
 #endif
 
+/* The instruction set that a core's kernels are written for, of those that an OpenBLAS falls back to where it does not
+ * know a newer processor. */
+static vla_isa kernels_of(const char *core)
+{
+    static const struct {
+        const char *core;
+        vla_isa isa;
+    } known[] = {{"Prescott", VLA_ISA_BASE},
+                 {"Core2", VLA_ISA_BASE},
+                 {"Nehalem", VLA_ISA_BASE},
+                 {"Haswell", VLA_ISA_AVX2},
+                 {"Zen", VLA_ISA_AVX2}};
+    for (size_t i = 0; core && i < sizeof known / sizeof *known; i++)
+        if (strcmp(core, known[i].core) == 0) return known[i].isa;
+    return VLA_ISA_AVX512; /* nothing to say of it */
+}
+
 void vla_setting_warn_blas(FILE *stream, const char *program)
 {
-    static const char *const old[] = {"Prescott", "Core2", "Nehalem"};
-    const char *core = openblas_get_corename(), *better = vla_isa_detect() == VLA_ISA_AVX512 ? "SkylakeX" : "Haswell";
-    for (size_t i = 0; core && i < sizeof old / sizeof *old; i++)
-        if (strcmp(core, old[i]) == 0 && vla_isa_detect() >= VLA_ISA_AVX2)
-            fprintf(stream,
-                    "%s: warning: OpenBLAS runs its %s kernels on a processor with %s: set OPENBLAS_CORETYPE=%s\n",
-                    program, core, vla_isa_name(vla_isa_detect()), better);
+    const vla_isa here = vla_isa_detect();
+    const char *core = openblas_get_corename();
+    if (here >= VLA_ISA_AVX2 && kernels_of(core) < here)
+        fprintf(stream, "%s: warning: OpenBLAS runs its %s kernels on a processor with %s: set OPENBLAS_CORETYPE=%s\n",
+                program, core, vla_isa_name(here), here == VLA_ISA_AVX512 ? "SkylakeX" : "Haswell");
 }
 
 void vla_setting_warn(FILE *stream, const char *program)
