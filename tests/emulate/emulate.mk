@@ -6,7 +6,7 @@ DEVICE := $(if $(filter 90,$(ARCH)),-D__CUDA_ARCH__=900 -D__CUDA_ARCH_FEAT_SM90_
 FLAGS := -std=c++17 -march=native -ffp-contract=fast -fno-strict-aliasing -DVLA_WITH_CUDA -DEMU_ARCH=$(ARCH) -I$(HERE)/include -I.
 C := $(wildcard lib/base/*.c) lib/tensor/tensor.c lib/tensor/npy.c $(wildcard kernels/cpu/*_naive_cpu.c)
 KERNELS := vla_chunk_cuda delta_chunk_cuda linear_chunk_cuda
-HEADERS := $(HERE)/emulator.h
+HEADERS := $(wildcard $(HERE)/*.h)
 
 $(OUT)/cases: $(OUT)/cases.o $(OUT)/emulator.o $(C:%.c=$(OUT)/%.o) $(KERNELS:%=$(OUT)/%.o)
 	g++ -o $@ $^ -lpthread -lm
