@@ -8,7 +8,7 @@ C := $(wildcard lib/base/*.c) lib/tensor/tensor.c lib/tensor/npy.c $(wildcard ke
 KERNELS := vla_chunk_cuda delta_chunk_cuda linear_chunk_cuda
 HEADERS := $(wildcard $(HERE)/*.h)
 
-$(OUT)/cases: $(OUT)/cases.o $(OUT)/emulator.o $(C:%.c=$(OUT)/%.o) $(KERNELS:%=$(OUT)/%.o)
+$(OUT)/cases: $(OUT)/cases.o $(OUT)/emulator.o $(OUT)/host.o $(C:%.c=$(OUT)/%.o) $(KERNELS:%=$(OUT)/%.o)
 	g++ -o $@ $^ -lpthread -lm
 $(OUT)/%.o: %.c
 	@mkdir -p $(@D)
@@ -16,7 +16,7 @@ $(OUT)/%.o: %.c
 $(OUT)/cases.o: $(HERE)/cases.cpp $(HEADERS)
 	@mkdir -p $(@D)
 	g++ $(FLAGS) -O1 -Wall -Wextra -Werror -c $< -o $@
-$(OUT)/emulator.o: $(HERE)/emulator.cpp $(HEADERS)
+$(OUT)/emulator.o $(OUT)/host.o: $(OUT)/%.o: $(HERE)/%.cpp $(HEADERS)
 	@mkdir -p $(@D)
 	g++ $(FLAGS) -O3 -Wall -Wextra -Werror -c $< -o $@
 # Of what rewrite.py makes warnings say nothing: the kernels are compiled by nvcc with them.
