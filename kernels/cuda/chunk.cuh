@@ -24,9 +24,9 @@
  *   chunks   vla, dk to 64: as map, but a block walks 16 rows (chunk_brief.cuh, chunk_brief_walk.cuh)
  *   map, walk  two kernels: D, B, Qeff and O_loc, then the walk with the outputs (chunk_apart_map.cuh,
  *            chunk_apart_walk.cuh); dk and dv to 64 by steps of two chunks too (chunk_apart_pair.cuh)
- * Two kernels are taken of float32 inputs; of few chunks (dk above 64: below 17) or heads; and where the
- * walks of all heads are more than an eighth of the places. By steps of two chunks where
- * they are enough and all walks, two blocks a strip, are in at once.
+ * Two kernels are taken of float32 inputs; of few chunks (dk above 64: below 17) or heads; and where the walks of all
+ * heads are more than an eighth of the places. By steps of two chunks where they are enough and all walks, two blocks a
+ * strip, are in at once.
  *
  * Arithmetic: float16 operands of unit scale (A and V brought there by powers of two), bfloat16 for the state and the
  * maps, split in two bfloat16 for the inverse, float32 sums. Of float32 inputs (WIDE, the scan form in tf32) state and
