@@ -77,7 +77,7 @@ struct arguments {
     unsigned long long *bad; /* a head: first token that is not finite */
     float diagonal;          /* of M before the first token */
     bool first, resume;      /* the first stretch; of a run that goes on from a state */
-    bool early, lone;        /* kernels let the next one in early; penalty's blocks are four lone warps */
+    bool early, lone;        /* kernels (prepare always) let the next in early; penalty's blocks are four lone warps */
 };
 
 /* Exponents as float's bits have them, 127 for 1: of the power of two that is not below x, x >= 0 and finite. */

@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(32 * sizes<DK>::warps, DK == 64 ? 4 : 2) prepa
     const int lane = (int)threadIdx.x % 32, warp = __shfl_sync(FULL_WARP, (int)threadIdx.x / 32, 0);
     __half *const U = s.rows[form::inputs - 1], *const K = s.rows[0];
     grid_wait();
-    grid_release(a.early);
+    grid_release(true);
     int tile_row[SLOTS], tile_column[SLOTS]; /* of M, that this warp sums */
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {

@@ -1,6 +1,7 @@
-/* Chunks in one kernel with their walk (chunk.cuh), dk from 65 to 128, eight warps a block: of every at_once heads the
- * first blocks walk, one for 64 rows of S of a head (chunk_wide_walk.cuh); the others are chunks, in order, a block
- * each.
+/* Chunks in one kernel with their walk (chunk.cuh), dk from 65 to 128, eight warps a block: of every at_once heads
+ * every other of the first blocks walks, one for 64 rows of S of a head (chunk_wide_walk.cuh); the others are chunks,
+ * in order, a block each. A chunk's block may so come before its head's walk, by fewer blocks than walk at once: all of
+ * these find places, an eighth of the device's at most.
  *
  *   N = I + stril(K a^T) ; P = tril(Q a^T) ; E = -N^-T a ; G = P N^-1
  *   S' = S + (S K^T - V^T) E ; O = f (G V + (Q - G K) S^T)
@@ -281,20 +282,22 @@ __global__ void __launch_bounds__(THREADS, VLA_HOPPER ? BLOCKS : 1) chunks(const
     using R = map_rows<DK>;
     extern __shared__ __align__(1024) unsigned char raw[];
     grid_wait();
-    /* of every at_once heads the walks, then the chunks in order */
+    /* of every at_once heads walks and first chunks by turns, then the other chunks in order */
     const unsigned each = (unsigned)a.at_once * (unsigned)(a.walks + a.chunks),
                    group = blockIdx.x < each ? 0 : blockIdx.x / each, head0 = group * (unsigned)a.at_once,
                    more = (unsigned)a.heads - head0, heads = more < (unsigned)a.at_once ? more : (unsigned)a.at_once,
                    walks = heads * (unsigned)a.walks;
-    unsigned place = blockIdx.x - group * each;
-    if (place < walks) {
-        walk(*(walk_shared *)raw, a, head0 + place / (unsigned)a.walks, (int)(place % (unsigned)a.walks));
+    const unsigned place = blockIdx.x - group * each;
+    const int apart = a.chunks < a.walks ? 0 : 1; /* with fewer chunks than walks these come first */
+    const unsigned before = place >> apart;
+    if (before < walks && before << apart == place) {
+        walk(*(walk_shared *)raw, a, head0 + before / (unsigned)a.walks, (int)(before % (unsigned)a.walks));
         return;
     }
-    place -= walks;
-    const unsigned row = a.inverse && heads == (unsigned)a.at_once ? __umulhi(place, a.inverse) : place / heads;
+    const unsigned index = before < walks ? place - before - 1 : place - walks;
+    const unsigned row = a.inverse && heads == (unsigned)a.at_once ? __umulhi(index, a.inverse) : index / heads;
     chunk_shared &s = *(chunk_shared *)raw;
-    const int64_t head = head0 + (place - row * heads), chunk = row, at = head * a.stride + chunk;
+    const int64_t head = head0 + (index - row * heads), chunk = row, at = head * a.stride + chunk;
     const int64_t token = a.first_token + chunk * C, row0 = head * a.T + token;
     int *const ready = a.ready + head * (a.stride + 1) + chunk;
     const int left = (int)(a.T - token < C ? a.T - token : C), strips = a.dvp / 16;
