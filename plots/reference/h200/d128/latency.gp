@@ -29,15 +29,15 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [433.53359992961396:154795.0701188914]
-set yrange [1.4312943918614025e-06:0.21474976079021052]
+set yrange [1.4318919010086977e-06:0.20867787335266216]
 set object 1 rectangle from first 4467.0, graph 0 to first 4665.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
 set arrow from first 4467.0, graph 0 to first 4467.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
 set arrow from first 4665.0, graph 0 to first 4665.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
 set label 1 'vla = softmax at 4467-4665' at first 4665.0, graph 0.05 left noenhanced front font ',6.5' textcolor rgb '#404040' offset 0.5,0
-set object 2 rectangle from first 1961.0, graph 0 to first 2048.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
-set arrow from first 1961.0, graph 0 to first 1961.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
-set arrow from first 2048.0, graph 0 to first 2048.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
-set label 2 'delta = softmax at 1961-2048' at first 2048.0, graph 0.12 left noenhanced front font ',6.5' textcolor rgb '#404040' offset 0.5,0
+set object 2 rectangle from first 1722.0, graph 0 to first 1798.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
+set arrow from first 1722.0, graph 0 to first 1722.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
+set arrow from first 1798.0, graph 0 to first 1798.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
+set label 2 'delta = softmax at 1722-1798' at first 1798.0, graph 0.12 left noenhanced front font ',6.5' textcolor rgb '#404040' offset 0.5,0
 set object 3 rectangle from first 756.0, graph 0 to first 790.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
 set arrow from first 756.0, graph 0 to first 756.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
 set arrow from first 790.0, graph 0 to first 790.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'

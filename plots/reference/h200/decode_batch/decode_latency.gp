@@ -28,7 +28,7 @@ set xtics ('1k' 1024.0, '2k' 2048.0)
 set logscale y
 set ytics ('2e-05' 2e-05, '5e-05' 5e-05, '0.0001' 0.0001, '0.0002' 0.0002)
 set xrange [890.4347826086957:2355.2]
-set yrange [2.780766537635709e-05:0.000291516962647438]
+set yrange [2.7682055097893286e-05:0.00029191887825727464]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'decode_latency.png'

@@ -28,7 +28,7 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [51.98415336679907:80684.28027297244]
-set yrange [20766.502329454463:665890056.5834125]
+set yrange [20853.936972185762:609654520.8359014]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'memory.png'

@@ -29,11 +29,11 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [51.98415336679907:80684.28027297244]
-set yrange [1.0986685191533712e-10:1.0485296333020643e-07]
-set object 1 rectangle from first 6049.0, graph 0 to first 6317.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
-set arrow from first 6049.0, graph 0 to first 6049.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
-set arrow from first 6317.0, graph 0 to first 6317.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
-set label 1 'vla = softmax at 6049-6317' at first 6049.0, graph 0.05 right noenhanced front font ',6.5' textcolor rgb '#404040' offset -0.5,0
+set yrange [1.0985120009959045e-10:1.0546165949962886e-07]
+set object 1 rectangle from first 4467.0, graph 0 to first 4665.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
+set arrow from first 4467.0, graph 0 to first 4467.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
+set arrow from first 4665.0, graph 0 to first 4665.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
+set label 1 'vla = softmax at 4467-4665' at first 4467.0, graph 0.05 right noenhanced front font ',6.5' textcolor rgb '#404040' offset -0.5,0
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'token_time.png'

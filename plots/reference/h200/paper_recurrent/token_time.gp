@@ -29,7 +29,7 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [51.98415336679907:80684.28027297244]
-set yrange [1.0989128585419932e-10:1.0487630814538422e-07]
+set yrange [1.098760529460966e-10:1.0525575311464076e-07]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'token_time.png'
