@@ -496,6 +496,8 @@ static const char *const FULL[] = {
     "d=64 T=512 sms=4",
     "d=128 T=320 sms=1",
     "d=128 T=320 sms=6",
+    "d=128 T=64 H=3 back=beside",        /* fewer chunks than walks */
+    "d=128 T=448 H=3 sms=8 back=beside", /* heads one after the other */
     "d=64 T=448 per=3",
     "d=64 T=448 per=7",
     "d=128 T=448 per=3",

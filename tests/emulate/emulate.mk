@@ -6,9 +6,10 @@ DEVICE := $(if $(filter 90,$(ARCH)),-D__CUDA_ARCH__=900 -D__CUDA_ARCH_FEAT_SM90_
 FLAGS := -std=c++17 -march=native -ffp-contract=fast -fno-strict-aliasing -DVLA_WITH_CUDA -DEMU_ARCH=$(ARCH) -I$(HERE)/include -I.
 C := $(wildcard lib/base/*.c) lib/tensor/tensor.c lib/tensor/npy.c $(wildcard kernels/cpu/*_naive_cpu.c)
 KERNELS := vla_chunk_cuda delta_chunk_cuda linear_chunk_cuda
+ROOMS := emulator memory products host
 HEADERS := $(wildcard $(HERE)/*.h)
 
-$(OUT)/cases: $(OUT)/cases.o $(OUT)/emulator.o $(OUT)/host.o $(C:%.c=$(OUT)/%.o) $(KERNELS:%=$(OUT)/%.o)
+$(OUT)/cases: $(OUT)/cases.o $(ROOMS:%=$(OUT)/%.o) $(C:%.c=$(OUT)/%.o) $(KERNELS:%=$(OUT)/%.o)
 	g++ -o $@ $^ -lpthread -lm
 $(OUT)/%.o: %.c
 	@mkdir -p $(@D)
@@ -16,7 +17,7 @@ $(OUT)/%.o: %.c
 $(OUT)/cases.o: $(HERE)/cases.cpp $(HEADERS)
 	@mkdir -p $(@D)
 	g++ $(FLAGS) -O1 -Wall -Wextra -Werror -c $< -o $@
-$(OUT)/emulator.o $(OUT)/host.o: $(OUT)/%.o: $(HERE)/%.cpp $(HEADERS)
+$(ROOMS:%=$(OUT)/%.o): $(OUT)/%.o: $(HERE)/%.cpp $(HEADERS)
 	@mkdir -p $(@D)
 	g++ $(FLAGS) -O3 -Wall -Wextra -Werror -c $< -o $@
 # Of what rewrite.py makes warnings say nothing: the kernels are compiled by nvcc with them.

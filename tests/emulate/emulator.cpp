@@ -1,8 +1,8 @@
-/* Scheduler, barriers, copies and products of the emulator (runtime.h). One OS thread; each CUDA thread is a fiber. */
-#include "tests/emulate/emulator.h"
+/* The emulator's scheduler: fibers, barriers of a block, blocks and grids. One OS thread; each CUDA thread is a fiber.
+ */
+#include "tests/emulate/parts.h"
 #include <cstdarg>
 #include <map>
-#include <memory>
 #include <string>
 #include <unistd.h>
 #include <sys/mman.h>
@@ -55,61 +55,7 @@ emu_switch:
     ret
 )");
 
-constexpr size_t STACK = 192 * 1024, ARENA = 320 * 1024, GAP = 1024, CANARY = 1024;
-
-struct Rendezvous {
-    uint32_t mask, here;
-    const char *tag;
-    run_function *run;
-    void *arg[32];
-};
-struct Pending { /* copies that land later */
-    std::vector<Copy> copies;
-    Block *block;
-    uint32_t barrier;
-    uint32_t bytes; /* complete_tx */
-    bool arrive;    /* one arrival instead */
-};
-struct Product {
-    wgmma_arg arg[32];
-};
-struct Warp {
-    Block *block = nullptr;
-    int index = 0;
-    Fiber *lane[32] = {};
-    uint32_t alive = 0, ready = 0, yielded = 0;
-    bool queued = false, spinning = false, slow = false;
-    int last = 0;
-    std::vector<Rendezvous> open;
-    std::vector<std::unique_ptr<Product>> products; /* not committed */
-    std::deque<std::vector<std::unique_ptr<Product>>> product_groups;
-};
-struct Barrier {
-    int arrived = 0, count = 0;
-    std::vector<Fiber *> waiting;
-};
-struct Block {
-    Grid *grid = nullptr;
-    uint3 index{};
-    uint64_t number = 0;
-    std::vector<Fiber> fibers;
-    std::deque<Warp> warps;
-    Barrier bar[16];
-    int live = 0;
-    bool released = false, over = false;
-    unsigned char *arena = nullptr;
-    size_t used = 0;
-    std::vector<std::pair<const void *, unsigned char *>> statics;
-};
-struct Grid {
-    uint64_t number;
-    dim3 grid, block;
-    size_t shared;
-    bool early;
-    const void *kernel;
-    std::function<void()> body;
-    uint64_t blocks, next = 0, ended = 0, released = 0;
-};
+constexpr size_t STACK = 192 * 1024;
 
 Fiber *cur = nullptr;
 static void *main_sp;
@@ -119,13 +65,12 @@ static uint64_t grids_made = 0, grids_ended = 0;
 static std::vector<Block *> resident;
 static std::vector<char *> stacks;
 static std::vector<unsigned char *> arenas;
-static std::deque<Pending> pending;
+std::deque<Pending> pending;
 static uint64_t progressed = 0, rng_state = 1;
 static uint64_t seed = 0;
-static int copies_mode = 0; /* 0 at once, 1 late, 2 at random */
-static uint64_t mmas = 0;
+int copies_mode = 0;
 
-static uint32_t rnd()
+uint32_t rnd()
 {
     rng_state ^= rng_state << 13, rng_state ^= rng_state >> 7, rng_state ^= rng_state << 17;
     return (uint32_t)(rng_state >> 16);
@@ -346,306 +291,6 @@ void barrier_sync(int id, int count, bool wait)
                                         "bar8", "bar9", "bar10", "bar11", "bar12", "bar13", "bar14", "bar15"};
     leave(names[id]);
     cur->why = "running";
-}
-
-/* ---- shared memory */
-unsigned char *block_dynamic()
-{
-    return cur->block->arena + GAP;
-}
-void *block_static(const void *key, size_t bytes)
-{
-    Block *b = cur->block;
-    for (auto &s : b->statics)
-        if (s.first == key) return s.second;
-    b->used = (b->used + 127) / 128 * 128;
-    if (b->used + bytes > ARENA) die("static shared memory of %zu bytes does not fit", bytes);
-    unsigned char *p = b->arena + b->used;
-    b->used += bytes;
-    memset(p, 0xff, bytes);
-    b->statics.push_back({key, p});
-    return p;
-}
-uint32_t to_shared(const void *p)
-{
-    const ptrdiff_t at = (const unsigned char *)p - cur->block->arena;
-    if (at < 0 || at > (ptrdiff_t)ARENA) die("cvta: %p is not in shared memory", p);
-    return (uint32_t)at;
-}
-static unsigned char *shared_of(Block *b, uint32_t at, uint32_t bytes)
-{
-    const bool dynamic = at >= GAP && (uint64_t)at + bytes <= GAP + b->grid->shared,
-               fixed = at >= GAP + b->grid->shared + CANARY && (uint64_t)at + bytes <= b->used;
-    if (!dynamic && !fixed)
-        die("shared memory: %u bytes at offset %lld of %zu", bytes, (long long)at - (long long)GAP, b->grid->shared);
-    return b->arena + at;
-}
-unsigned char *from_shared(uint32_t at, uint32_t bytes)
-{
-    return shared_of(cur->block, at, bytes);
-}
-
-/* ---- mbarriers: 8 bytes in shared memory */
-struct Mbar {
-    uint16_t expected, pending;
-    int32_t tx : 30;
-    uint32_t phase : 1, made : 1;
-};
-static_assert(sizeof(Mbar) == 8, "");
-static Mbar *mbar(Block *b, uint32_t at)
-{
-    if (at % 8) die("mbarrier at %u", at);
-    return (Mbar *)shared_of(b, at, 8);
-}
-static void check(Mbar *m)
-{
-    if (m->pending == 0 && m->tx == 0) m->phase ^= 1, m->pending = m->expected, progressed++;
-}
-void mbarrier_init(uint32_t at, uint32_t count)
-{
-    Mbar *m = mbar(cur->block, at);
-    m->expected = m->pending = (uint16_t)count, m->tx = 0, m->phase = 0, m->made = 1;
-}
-static void arrive_at(Block *b, uint32_t at, uint32_t count)
-{
-    Mbar *m = mbar(b, at);
-    if (m->expected == 0xffff) die("mbarrier at %u is not initialised", at);
-    if (m->pending < count) die("mbarrier at %u: more arrivals than expected", at);
-    m->pending = (uint16_t)(m->pending - count);
-    check(m);
-}
-uint64_t mbarrier_arrive(uint32_t at, uint32_t count, int64_t bytes)
-{
-    Mbar *m = mbar(cur->block, at);
-    if (m->expected == 0xffff) die("mbarrier at %u is not initialised", at);
-    const uint64_t token = m->phase;
-    m->tx += (int32_t)bytes;
-    arrive_at(cur->block, at, count);
-    return token;
-}
-void mbarrier_expect(uint32_t at, int64_t bytes)
-{
-    mbar(cur->block, at)->tx += (int32_t)bytes;
-}
-bool mbarrier_test(uint32_t at, uint32_t parity, bool)
-{
-    Mbar *m = mbar(cur->block, at);
-    if (m->expected == 0xffff) die("mbarrier at %u is not initialised", at);
-    if (m->phase != (parity & 1)) return true;
-    yield("mbarrier");
-    return m->phase != (parity & 1);
-}
-
-/* ---- asynchronous copies */
-static void land(const Copy &c)
-{
-    memcpy(c.to, c.from, c.bytes);
-    if (c.zeros) memset((char *)c.to + c.bytes, 0, c.zeros);
-}
-static void land(const Pending &p)
-{
-    for (const Copy &c : p.copies) land(c);
-    if (p.arrive)
-        arrive_at(p.block, p.barrier, 1);
-    else {
-        Mbar *m = mbar(p.block, p.barrier);
-        m->tx -= (int32_t)p.bytes;
-        check(m);
-    }
-    progressed++;
-}
-static bool soon()
-{
-    return copies_mode == 0 || (copies_mode == 2 && rnd() % 2);
-}
-void copy_async(uint32_t to, const void *from, uint32_t bytes, uint32_t valid)
-{
-    if (to % bytes || (uintptr_t)from % bytes) die("cp.async: not aligned to %u bytes", bytes);
-    const Copy c{from_shared(to, bytes), from, valid, bytes - valid};
-    if (soon())
-        land(c);
-    else
-        cur->open.push_back(c);
-}
-void copy_commit()
-{
-    cur->groups.push_back(std::move(cur->open));
-    cur->open.clear();
-}
-void copy_wait(int left)
-{
-    if (left < 0) copy_commit(), left = 0;
-    while ((int)cur->groups.size() > left) {
-        for (const Copy &c : cur->groups.front()) land(c);
-        cur->groups.pop_front();
-    }
-}
-void copy_arrive(uint32_t barrier, bool increments)
-{
-    Pending p{{}, cur->block, barrier, 0, true};
-    if (increments) mbar(cur->block, barrier)->pending++;
-    for (auto &g : cur->groups) p.copies.insert(p.copies.end(), g.begin(), g.end()), g.clear();
-    p.copies.insert(p.copies.end(), cur->open.begin(), cur->open.end());
-    cur->open.clear();
-    if (copies_mode == 0)
-        land(p);
-    else
-        pending.push_back(std::move(p));
-}
-void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
-{
-    if (to % 16 || (uintptr_t)from % 16 || bytes % 16) die("cp.async.bulk: not aligned to 16 bytes");
-    Pending p{{Copy{from_shared(to, bytes), from, bytes, 0}}, cur->block, barrier, bytes, false};
-    mbar(cur->block, barrier);
-    if (soon())
-        land(p);
-    else
-        pending.push_back(std::move(p));
-}
-void store_bulk(void *to, uint32_t from, uint32_t bytes)
-{
-    if (from % 16 || (uintptr_t)to % 16 || bytes % 16) die("cp.async.bulk: not aligned to 16 bytes");
-    const Copy c{to, from_shared(from, bytes), bytes, 0};
-    if (soon())
-        land(c);
-    else
-        cur->stores.push_back(c);
-}
-void store_commit()
-{
-    cur->store_groups.push_back(std::move(cur->stores));
-    cur->stores.clear();
-}
-void store_wait(int left)
-{
-    while ((int)cur->store_groups.size() > left) {
-        for (const Copy &c : cur->store_groups.front()) land(c);
-        cur->store_groups.pop_front();
-    }
-}
-void before_load(bool acquire, bool relaxed)
-{
-    if (acquire || (relaxed && ++cur->relaxed % 32 == 0)) yield(acquire ? "ld.acquire" : "ld.relaxed");
-}
-
-/* ---- products */
-void mma_compute(const float (&A)[16][16], const float (&B)[16][8], const float (&C)[16][8], float (&D)[16][8], int K)
-{
-    mmas++;
-    double b[16][8];
-    for (int k = 0; k < K; k++)
-        for (int n = 0; n < 8; n++) b[k][n] = B[k][n];
-    for (int r = 0; r < 16; r++) {
-        double acc[8];
-        for (int n = 0; n < 8; n++) acc[n] = C[r][n];
-        for (int k = 0; k < K; k++) {
-            const double a = A[r][k];
-            for (int n = 0; n < 8; n++) acc[n] += a * b[k][n];
-        }
-        for (int n = 0; n < 8; n++) D[r][n] = round_sum(acc[n]);
-    }
-}
-
-static uint32_t swizzle(uint32_t at, int kind)
-{
-    if (kind == 1) return at ^ (at >> 3 & 0x70);
-    if (kind == 2) return at ^ (at >> 3 & 0x30);
-    if (kind == 3) return at ^ (at >> 3 & 0x10);
-    return at;
-}
-/* Element (r, k) of an operand, r along m or n. */
-static uint16_t element(Block *b, uint64_t d, bool turned, int r, int k)
-{
-    const uint32_t start = (uint32_t)(d & 0x3fff) << 4, lead = (uint32_t)(d >> 16 & 0x3fff) << 4,
-                   stride = (uint32_t)(d >> 32 & 0x3fff) << 4;
-    const int kind = (int)(d >> 62 & 3);
-    if (d >> 49 & 7) die("wgmma: base offset is not emulated");
-    uint32_t at;
-    if (kind == 0)
-        at = turned ? (uint32_t)(r / 8) * stride + (uint32_t)(r % 8) * 2 + (uint32_t)(k % 8) * 16 +
-                          (uint32_t)(k / 8) * lead
-                    : (uint32_t)(r / 8) * stride + (uint32_t)(r % 8) * 16 + (uint32_t)(k % 8) * 2 +
-                          (uint32_t)(k / 8) * lead;
-    else {
-        const int width = kind == 1 ? 64 : kind == 2 ? 32 : 16; /* elements a row */
-        at = turned ? (uint32_t)(r / width) * lead + (uint32_t)(r % width) * 2 +
-                          (uint32_t)(k % 8) * (uint32_t)(2 * width) + (uint32_t)(k / 8) * stride
-                    : (uint32_t)(r / 8) * stride + (uint32_t)(r % 8) * (uint32_t)(2 * width) + (uint32_t)k * 2;
-    }
-    uint16_t x;
-    memcpy(&x, shared_of(b, swizzle(start + at, kind), 2), 2);
-    return x;
-}
-static void compute(Block *b, int warp, wgmma_arg *const *args)
-{
-    const wgmma_arg &one = *args[0];
-    const auto up = [&](uint16_t x) { return one.bf ? bf16_to_float(x) : half_to_float(x); };
-    float A[16][16];
-    if (one.registers) {
-        for (int l = 0; l < 32; l++)
-            for (int i = 0; i < 4; i++)
-                for (int j = 0; j < 2; j++)
-                    A[l / 4 + i % 2 * 8][i / 2 * 8 + 2 * (l % 4) + j] = up((uint16_t)(args[l]->a[i] >> 16 * j));
-    } else {
-        for (int r = 0; r < 16; r++)
-            for (int k = 0; k < 16; k++) A[r][k] = up(element(b, one.left, one.turn_left, 16 * (warp % 4) + r, k));
-    }
-    for (int n0 = 0; n0 < one.n; n0 += 8) {
-        float B[16][8], C[16][8], D[16][8];
-        for (int k = 0; k < 16; k++)
-            for (int n = 0; n < 8; n++)
-                B[k][n] = one.scale_b * one.scale_a * up(element(b, one.right, one.turn_right, n0 + n, k));
-        for (int l = 0; l < 32; l++)
-            for (int i = 0; i < 4; i++)
-                C[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2] = one.add ? *args[l]->d[n0 / 2 + i] : 0.0f;
-        mma_compute(A, B, C, D, 16);
-        for (int l = 0; l < 32; l++)
-            for (int i = 0; i < 4; i++) *args[l]->d[n0 / 2 + i] = D[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
-    }
-}
-static void run_wgmma(void **args, uint32_t here)
-{
-    if (here != 0xffffffffu) die("wgmma with lanes that have ended");
-    const wgmma_arg &one = *(wgmma_arg *)args[0];
-    for (int l = 1; l < 32; l++) {
-        const wgmma_arg &x = *(wgmma_arg *)args[l];
-        if (x.n != one.n || x.right != one.right || x.left != one.left || x.add != one.add)
-            die("wgmma: lanes have different descriptors");
-    }
-    if (copies_mode == 0) {
-        compute(cur->block, cur->warp->index, (wgmma_arg **)args);
-        return;
-    }
-    auto p = std::make_unique<Product>();
-    for (int l = 0; l < 32; l++) p->arg[l] = *(wgmma_arg *)args[l];
-    cur->warp->products.push_back(std::move(p));
-}
-void wgmma(wgmma_arg &a)
-{
-    collective(0xffffffffu, "wgmma", &a, run_wgmma);
-}
-void wgmma_commit()
-{
-    collective(0xffffffffu, "wgmma.commit", nullptr, [](void **, uint32_t) {
-        cur->warp->product_groups.push_back(std::move(cur->warp->products));
-        cur->warp->products.clear();
-    });
-}
-void wgmma_wait(int left)
-{
-    int n = left;
-    collective(0xffffffffu, "wgmma.wait", &n, [](void **args, uint32_t) {
-        Warp *w = cur->warp;
-        const int keep = *(int *)args[cur->lane];
-        while ((int)w->product_groups.size() > keep) {
-            for (auto &p : w->product_groups.front()) {
-                wgmma_arg *a[32];
-                for (int l = 0; l < 32; l++) a[l] = &p->arg[l];
-                compute(cur->block, w->index, a);
-            }
-            w->product_groups.pop_front();
-        }
-    });
 }
 
 /* ---- blocks and grids */
@@ -917,9 +562,5 @@ int warp_in_block()
 unsigned warp_slot()
 {
     return (unsigned)(cur->warp->index + (int)(cur->block->number % 8) * (int)cur->block->warps.size());
-}
-uint64_t mma_count()
-{
-    return mmas;
 }
 } /* namespace emu */

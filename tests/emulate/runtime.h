@@ -1,4 +1,4 @@
-/* The emulator behind the intrinsics: fibers, barriers, copies, launches (emulator.cpp). */
+/* The emulator behind the intrinsics: fibers, barriers and launches (emulator.cpp), copies (memory.cpp). */
 #ifndef VLA_EMULATE_RUNTIME_H
 #define VLA_EMULATE_RUNTIME_H
 #include "tests/emulate/types.h"
