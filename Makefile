@@ -146,6 +146,7 @@ run-tests: all $(TEST_PROGRAMS)
 	@tests/run.sh $(BUILD)
 
 test-gpu: $(BUILD)/test-gpu
+	@[ "$(SANITIZE)" != 1 ] || NVFLAGS=-DVLA_EVERY_LANE $(MAKE) --no-print-directory BUILD=$(BUILD)/race $(BUILD)/race/test-gpu
 	@tests/run-gpu.sh $(BUILD)
 
 test-emulated:

@@ -10,7 +10,7 @@
 typedef struct vla_session {
     void *data;
     void (*close)(void *data);
-    const char *label; /* what runs, for records ("cudnn 9.14.0"), or NULL */
+    const char *label;       /* what runs, for records ("cudnn 9.14.0"), or NULL */
     int64_t chunk, segments; /* tokens a chunk, segments a head of the last run, for records; 0: not cut so */
 } vla_session;
 

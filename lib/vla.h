@@ -85,8 +85,9 @@ typedef struct vla_problem {
 
 /* Pointers of one run, in the plan's dtype (naive: float64). Absent inputs are NULL: u = k, beta = 1, g = 1.
  * S, A, n and *t are read as the state at the start when state_in is set, and receive the state at the end when
- * not NULL (on the device S, A and n are float32 whatever the dtype, as a state in 16 bits would not survive a split, and
- * t is a host pointer). With state_in unset the run starts from S = 0, A = I/lambda0, n = 0, t = 0. alpha (vla only) is optional.
+ * not NULL (on the device S, A and n are float32 whatever the dtype, as a state in 16 bits would not survive a split,
+ * and t is a host pointer). With state_in unset the run starts from S = 0, A = I/lambda0, n = 0, t = 0. alpha (vla
+ * only) is optional.
  */
 typedef struct vla_tensors {
     const void *q, *k, *v, *u, *b, *g;

@@ -336,14 +336,10 @@ static void test_expect(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_curves),
-        cmocka_unit_test(test_crossover_record),
-        cmocka_unit_test(test_fit_records),
-        cmocka_unit_test(test_crossing_figures),
-        cmocka_unit_test(test_verdicts),
-        cmocka_unit_test(test_compare),
-        cmocka_unit_test(test_merge_and_relate),
-        cmocka_unit_test(test_expect),
+        cmocka_unit_test(test_curves),           cmocka_unit_test(test_crossover_record),
+        cmocka_unit_test(test_fit_records),      cmocka_unit_test(test_crossing_figures),
+        cmocka_unit_test(test_verdicts),         cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_merge_and_relate), cmocka_unit_test(test_expect),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,7 +23,7 @@ template <int DK> constexpr int64_t pair_strip_frags = (int64_t)(DK / 16 + 2 * C
 
 template <int DK> struct pair_shared {
     static constexpr int GROUP = map_shared<DK>::THREADS, THREADS = 2 * GROUP; /* threads: a block is GROUP x 2 */
-    float scale[4];                                                            /* of V of both chunks; two unused, for 16 bytes */
+    float scale[4]; /* of V of both chunks; two unused, for 16 bytes */
 };
 template <int DK> size_t pair_bytes(int dvp)
 {

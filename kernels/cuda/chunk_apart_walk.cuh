@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(walk_shape<DK, NV, WIDE>::threads, 1) walk(con
     const int64_t head = blockIdx.x / (PAIRS ? 2 * groups : groups);
     if (threadIdx.x < STAGES) {
         barrier_init(shared_address(&s.full[threadIdx.x]), warp_copy::arrivals);
-        barrier_init(shared_address(&s.empty[threadIdx.x]), NV + CT);
+        barrier_init(shared_address(&s.empty[threadIdx.x]), (NV + CT) * ARRIVALS);
     }
     barriers_made();
     __syncthreads();

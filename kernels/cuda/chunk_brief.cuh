@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(shape<DK>::threads, shape<DK>::blocks) chunks(
 #pragma unroll
         for (int i = 0; i < CT; i++) V[strip][i][lane] = R[i];
     }
-    __syncthreads();                      /* n is there */
+    __syncthreads(); /* n is there */
     float n[8];
     load_floats8(n, &s.n[rows::column()]);
     put_queries<rows, false>(s, n, a, left); /* and K's copies are waited for */

@@ -83,7 +83,7 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
     const int lane = (int)threadIdx.x % 32, warp = warp_number(), g = lane / 4, t = lane % 4, chunks = (int)a.chunks;
     if (threadIdx.x < STAGES) {
         barrier_init(shared_address(&s.full[threadIdx.x]), warp_copy::arrivals);
-        barrier_init(shared_address(&s.empty[threadIdx.x]), shared::WARPS);
+        barrier_init(shared_address(&s.empty[threadIdx.x]), shared::WARPS * ARRIVALS);
     }
     barriers_made();
     __syncthreads();

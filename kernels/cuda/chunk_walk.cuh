@@ -53,13 +53,20 @@ template <int STAGES> struct ring_place {
     }
 };
 
+/* Arrivals of a warp at a barrier: its first lane's after all have met. Of every lane for racecheck (tests/run-gpu.sh),
+ * which does not take a warp's meeting for an order. */
+#ifdef VLA_EVERY_LANE
+constexpr int ARRIVALS = 32;
+#else
+constexpr int ARRIVALS = 1;
+#endif
 /* This warp is done with it. FENCE: what it read by loads, before copies; otherwise the one who asks for them fences.
  */
 template <bool FENCE = false> __device__ __forceinline__ void arrive(uint32_t barrier, int lane)
 {
     if (FENCE) reads_before_copies();
     __syncwarp();
-    if (lane == 0) barrier_arrive(barrier);
+    if (ARRIVALS > 1 || lane == 0) barrier_arrive(barrier);
 }
 
 /* What has been asked for of a head's maps: the next chunk, and how many are known to be ready. By a whole warp. */
@@ -219,7 +226,7 @@ template <int DK> __device__ __forceinline__ void walk(walk_shared<DK> &s, const
     const int lane = (int)threadIdx.x % 32, warp = warp_number(), g = lane / 4, t = lane % 4;
     const uint32_t base = shared_address(&s);
     if (threadIdx.x < STAGES) barrier_init(base + shared::FULL + 8 * threadIdx.x, warp_copy::arrivals);
-    if (threadIdx.x < STAGES + shared::EARLY) barrier_init(base + shared::EMPTY + 8 * threadIdx.x, WALKERS);
+    if (threadIdx.x < STAGES + shared::EARLY) barrier_init(base + shared::EMPTY + 8 * threadIdx.x, WALKERS * ARRIVALS);
     barriers_made();
     __syncthreads();
     const int chunks = (int)a.chunks;

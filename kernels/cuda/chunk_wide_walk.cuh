@@ -106,11 +106,11 @@ __device__ __forceinline__ void walk(walk_shared &s, const arguments &a, int64_t
     const int lane = (int)threadIdx.x % 32, warp = warp_number(), g = lane / 4, t = lane % 4;
     if (threadIdx.x < walk_shared::TAKEN) {
         barrier_init(shared_address(&s.full_taken[threadIdx.x]), warp_copy::arrivals);
-        barrier_init(shared_address(&s.empty_taken[threadIdx.x]), WALKERS);
+        barrier_init(shared_address(&s.empty_taken[threadIdx.x]), WALKERS * ARRIVALS);
     }
     if (threadIdx.x < walk_shared::WRITES) {
         barrier_init(shared_address(&s.full_writes[threadIdx.x]), warp_copy::arrivals);
-        barrier_init(shared_address(&s.empty_writes[threadIdx.x]), WALKERS);
+        barrier_init(shared_address(&s.empty_writes[threadIdx.x]), WALKERS * ARRIVALS);
     }
     barriers_made();
     __syncthreads();

@@ -1,7 +1,7 @@
 /* The chunk and scan forms in float32 and tf32: matrix products over blocks of sixteen tokens, every operand float32 in
  * memory, products by tf32 tensor cores (tf32.cuh: TERMS 3 for dtype f32, TERMS 1 for dtype tf32). scan in tf32 has
- * faster kernels (scan_chunks.cuh, linear_tf32.cuh) and takes these where a chunk of 16 or a number of segments is asked
- * for.
+ * faster kernels (scan_chunks.cuh, linear_tf32.cuh) and takes these where a chunk of 16 or a number of segments is
+ * asked for.
  *
  * A sequence is cut into segments, one for the chunk form. Of a block of tokens with unit keys K, directions U, queries
  * Q, values V and write directions a (linear: a = kf, K = 0; delta: a = beta K; vla: a_t = unit(A_t k_t)): N = I +

@@ -27,13 +27,13 @@ KERNELS
 
 #define ALL(OP, FORM, stem) \
     {OP, FORM, VLA_CUDA, {[VLA_F32] = {&stem##_f32}, [VLA_BF16] = {&stem##_bf16}, [VLA_F16] = {&stem##_f16}}},
-#define EVERY(OP, FORM, stem)                 \
-    {OP,                                      \
-     FORM,                                    \
-     VLA_CUDA,                                \
-     {[VLA_F32] = {&stem##_f32},              \
-      [VLA_BF16] = {&stem##_bf16},            \
-      [VLA_F16] = {&stem##_f16},              \
+#define EVERY(OP, FORM, stem)      \
+    {OP,                           \
+     FORM,                         \
+     VLA_CUDA,                     \
+     {[VLA_F32] = {&stem##_f32},   \
+      [VLA_BF16] = {&stem##_bf16}, \
+      [VLA_F16] = {&stem##_f16},   \
       [VLA_TF32] = {&stem##_tf32}}},
 #define WIDE(OP, FORM, stem) {OP, FORM, VLA_CUDA, {[VLA_F32] = {&stem##_f32}, [VLA_TF32] = {&stem##_tf32}}},
 const vla_kernel vla_cuda_kernels[] = {KERNELS{.op = VLA_OPS}};

@@ -5,4 +5,5 @@
 
 VLA_RECURRENT_VARIANTS(vla_recurrent_cuda, VLA_VLA)
 
-template vla_status recurrent::choose_width<VLA_VLA>(const arguments &, int64_t, cudaStream_t, vla_error *); /* for stepwise */
+template vla_status recurrent::choose_width<VLA_VLA>(const arguments &, int64_t, cudaStream_t,
+                                                     vla_error *); /* for stepwise */

@@ -1,5 +1,6 @@
-/* vla, stepwise on the device: the recurrent kernel launched once a token, its state read from and written to memory every
- * time. What a framework without a fused kernel does; kept to measure what fusing is worth. Formula: vla_recurrent_cuda.cu. */
+/* vla, stepwise on the device: the recurrent kernel launched once a token, its state read from and written to memory
+ * every time. What a framework without a fused kernel does; kept to measure what fusing is worth. Formula:
+ * vla_recurrent_cuda.cu. */
 #include "kernels/cuda/recurrent.cuh"
 
 /* the same kernels, compiled there */
