@@ -20,7 +20,7 @@
  *   map      dk to 64: a block a chunk, D and B, then Qeff and O_loc, and O when the state is there (chunk_map.cuh);
  *            the kernel's first blocks walk, one for 64 rows of S of a head, a chunk after the other as their maps come
  *            (chunk_walk.cuh)
- *   chunks   dk above 64: the same with E and G (chunk_wide.cuh, chunk_wide_walk.cuh)
+ *   chunks   dk above 64: the same with E and G, walks and first chunks by turns (chunk_wide.cuh, chunk_wide_walk.cuh)
  *   chunks   vla, dk to 64: as map, but a block walks 16 rows (chunk_brief.cuh, chunk_brief_walk.cuh)
  *   map, walk  two kernels: D, B, Qeff and O_loc, then the walk with the outputs (chunk_apart_map.cuh,
  *            chunk_apart_walk.cuh); dk and dv to 64 by steps of two chunks too (chunk_apart_pair.cuh)

@@ -24,9 +24,9 @@ __device__ __forceinline__ void keep_lower(float (&c)[2][4], int lane)
     c[1][0] = c[1][1] = 0;
 }
 
-/* The inverse of I + the strict lower part of a tile: elimination of its two 8 x 8 diagonal blocks side by side, seven
- * pivots in registers, and X21 = -X22 N21 X11 for the block below. */
-__device__ __forceinline__ frag invert_unit_lower(const float (&c)[2][4], int lane)
+/* The inverses of the two 8 x 8 diagonal blocks of I + the strict lower (UPPER: upper) part of a tile: elimination side
+ * by side, seven pivots in registers, from the first on (UPPER: the last). The rest is zero. */
+template <bool UPPER> __device__ __forceinline__ frag invert_diagonal(const float (&c)[2][4], int lane)
 {
     using M = f16_arithmetic;
     const int g = lane / 4, t = lane % 4;
@@ -35,15 +35,17 @@ __device__ __forceinline__ frag invert_unit_lower(const float (&c)[2][4], int la
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int column = 2 * t + i;
-        x[0][i] = column < g ? c[0][i] : column == g ? 2.0f : 0.0f;
-        x[1][i] = column < g ? c[1][2 + i] : column == g ? 2.0f : 0.0f;
+        const bool kept = UPPER ? column > g : column < g;
+        x[0][i] = kept ? c[0][i] : column == g ? 2.0f : 0.0f;
+        x[1][i] = kept ? c[1][2 + i] : column == g ? 2.0f : 0.0f;
     }
 #pragma unroll
-    for (int j = 0; j < 7; j++)
+    for (int step = 0; step < 7; step++)
 #pragma unroll
         for (int block = 0; block < 2; block++) {
+            const int j = UPPER ? 7 - step : step;
             float f = __shfl_sync(FULL_WARP, x[block][j % 2], (lane & ~3) + j / 2);
-            f = g > j ? -f : 0.0f;
+            f = (UPPER ? g < j : g > j) ? -f : 0.0f;
             const float row0 = __shfl_sync(FULL_WARP, x[block][0], 4 * j + t),
                         row1 = __shfl_sync(FULL_WARP, x[block][1], 4 * j + t);
             x[block][0] = fmaf(f, row0, x[block][0]), x[block][1] = fmaf(f, row1, x[block][1]);
@@ -54,6 +56,14 @@ __device__ __forceinline__ frag invert_unit_lower(const float (&c)[2][4], int la
     frag inverse;
     inverse.x[0] = pack(M{}, x[0][0], x[0][1]), inverse.x[3] = pack(M{}, x[1][0], x[1][1]);
     inverse.x[1] = inverse.x[2] = 0;
+    return inverse;
+}
+
+/* The inverse of I + the strict lower part of a tile: X21 = -X22 N21 X11 below the diagonal blocks. */
+__device__ __forceinline__ frag invert_unit_lower(const float (&c)[2][4], int lane)
+{
+    using M = f16_arithmetic;
+    frag inverse = invert_diagonal<false>(c, lane);
     const uint32_t below[4] = {0, pack(M{}, -c[0][2], -c[0][3]), 0, 0};
     float y[4] = {}, z[4] = {};
     mma(M{}, y, below, transpose8(inverse.x[0]), 0u);

@@ -8,8 +8,9 @@
  * loaded. What is said below of waiting and of states holds for chunk_brief_walk.cuh and chunk_wide_walk.cuh too.
  *
  * Who waits for whom: a chunk's block makes D and B of nothing but its inputs, sets ready, and only then waits for its
- * state; blocks of lower numbers are let in first, a head's walk before its chunks and chunks in order. So the lowest
- * block that is not done always can go on, if not all places are taken by walks: chunk_host.cuh bounds them.
+ * state; blocks of lower numbers are let in first, a head's walk before its chunks (but chunk_wide.cuh) and chunks in
+ * order. So the lowest block that is not done always can go on, if not all places are taken by walks: chunk_host.cuh
+ * bounds them.
  *
  * A state in memory needs no flag: its words are UNWRITTEN before (the block of the chunk before writes that, and then
  * sets ready), and no bfloat16 pair that rounding makes is. The walk has acquired that ready before it writes the

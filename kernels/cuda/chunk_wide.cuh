@@ -143,35 +143,11 @@ __device__ __forceinline__ void solve(float (&c)[2][4], frag (&X)[CT], const chu
     X[j] = pack_tile<M>(c[0], c[1]);
 }
 
-/* The inverse of I + the strict upper part of a tile, as invert_unit_lower, from the last pivot on: X12 = -X11 N12 X22
- * above the diagonal blocks. */
+/* The inverse of I + the strict upper part of a tile: X12 = -X11 N12 X22 above the diagonal blocks. */
 __device__ __forceinline__ frag invert_unit_upper(const float (&c)[2][4], int lane)
 {
     using M = f16_arithmetic;
-    const int g = lane / 4, t = lane % 4;
-    float x[2][2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int column = 2 * t + i;
-        x[0][i] = column > g ? c[0][i] : column == g ? 2.0f : 0.0f;
-        x[1][i] = column > g ? c[1][2 + i] : column == g ? 2.0f : 0.0f;
-    }
-#pragma unroll
-    for (int j = 7; j > 0; j--)
-#pragma unroll
-        for (int block = 0; block < 2; block++) {
-            float f = __shfl_sync(FULL_WARP, x[block][j % 2], (lane & ~3) + j / 2);
-            f = g < j ? -f : 0.0f;
-            const float row0 = __shfl_sync(FULL_WARP, x[block][0], 4 * j + t),
-                        row1 = __shfl_sync(FULL_WARP, x[block][1], 4 * j + t);
-            x[block][0] = fmaf(f, row0, x[block][0]), x[block][1] = fmaf(f, row1, x[block][1]);
-        }
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        if (2 * t + i == g) x[0][i] = x[1][i] = 1;
-    frag inverse;
-    inverse.x[0] = pack(M{}, x[0][0], x[0][1]), inverse.x[3] = pack(M{}, x[1][0], x[1][1]);
-    inverse.x[1] = inverse.x[2] = 0;
+    frag inverse = invert_diagonal<true>(c, lane);
     const uint32_t right[4] = {pack(M{}, -c[1][0], -c[1][1]), 0, 0, 0};
     float y[4] = {}, z[4] = {};
     mma(M{}, y, right, transpose8(inverse.x[3]), 0u); /* -X12 X22^-1 */

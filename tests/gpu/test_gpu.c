@@ -164,11 +164,16 @@ static void check_ranges(totals *all, const vla_kernel *k, vla_dtype dtype)
     }
 }
 
-/* Where the chunkwise forms on tensor cores walk beside the maps: chunks enough, ragged widths, splits, NaN. */
+/* The chunkwise forms of operators that walk along maps, on tensor cores. */
+static bool walks_along_maps(const vla_kernel *k, vla_dtype dtype)
+{
+    return k->form == VLA_CHUNK && (k->op == VLA_VLA || k->op == VLA_DELTA) && (dtype == VLA_BF16 || dtype == VLA_F16);
+}
+
+/* Where these walk beside the maps: chunks enough, ragged widths, splits, NaN. */
 static void check_beside(totals *all, const vla_kernel *k, vla_dtype dtype)
 {
-    if (k->form != VLA_CHUNK || (k->op != VLA_VLA && k->op != VLA_DELTA) || (dtype != VLA_BF16 && dtype != VLA_F16))
-        return;
+    if (!walks_along_maps(k, dtype)) return;
     gpu_case c = case_of(k, dtype, (shape){1, 1, 1150, 128, 128});
     check(all, &c, "beside_short");
     /* so many heads that vla walks by lone warps, and not along pairs of chunks */
@@ -199,8 +204,7 @@ static void check_beside(totals *all, const vla_kernel *k, vla_dtype dtype)
 /* Where two chunks are a step of the walk: an odd number of them, ragged widths, splits, NaN. */
 static void check_pairs(totals *all, const vla_kernel *k, vla_dtype dtype)
 {
-    if (k->form != VLA_CHUNK || (k->op != VLA_VLA && k->op != VLA_DELTA) || (dtype != VLA_BF16 && dtype != VLA_F16))
-        return;
+    if (!walks_along_maps(k, dtype)) return;
     gpu_case c = case_of(k, dtype, (shape){1, 1, 2050, 64, 64});
     check(all, &c, "pairs_short");
     c = case_of(k, dtype, (shape){1, 16, 1950, 60, 40});
