@@ -21,15 +21,15 @@ enum class back_half { beside, apart, pairs, brief };
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {
     int64_t heads, chunks, stride, segments, bytes;
-    int per_segment, dkp, dvp, walks;
+    int per_segment, joined, dkp, dvp, walks;
     back_half back;
     int64_t U, K, X, maps, columns, states, start, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
 
 /* An inverse costs about a chunk (two at 128): the length of segments that ends soonest, over the waves of segments
  * that a device takes, the end state's among them. Lone warps (dk to 64) find two places a scheduler, and take 8
- * instead of 5 where they share it. At 128 the first segments of `fresh` heads need no inverse and may wait for the end
- * states' places (chunk_penalty.cuh). */
+ * instead of 5 where they share it. At 128 `fresh` heads' first segments need no inverse, so that they may wait for the
+ * places of end states, or these for theirs (chunk_penalty.cuh). */
 static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, bool fresh)
 {
     const int blocks = dkp == 64 ? penalty_shape<64, 1>::blocks : penalty_shape<128, 4>::blocks;
@@ -44,6 +44,15 @@ static int chunks_a_segment(int64_t heads, int64_t chunks, int dkp, bool fresh)
         if (time < least) least = time, best = each;
     }
     return (int)best;
+}
+
+/* Where all segments but one a head, and the end states, find places at once, a `fresh` head's first segment takes the
+ * second's chunks too, if these are no more than an inverse. */
+static bool joins_first(int64_t heads, int64_t segments, int each, int dkp, bool fresh)
+{
+    const int64_t at_once = (int64_t)vla_cuda_sm_count() * penalty_shape<128, 4>::blocks;
+    return fresh && dkp == 128 && each <= 2 && segments > 1 && heads * (segments + 1) > at_once &&
+           heads * segments <= at_once;
 }
 
 /* Is the walk a kernel of its own? Beside the maps it waits for no launch and reads them out of cache, but it has few
@@ -115,6 +124,7 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
     l.stride = l.chunks > 0 ? (l.chunks + stretches - 1) / stretches : 1;
     l.per_segment = OP == VLA_VLA ? chunks_a_segment(l.heads, l.stride, l.dkp, fresh) : 1;
     l.segments = (l.stride + l.per_segment - 1) / l.per_segment;
+    l.joined = OP == VLA_VLA && joins_first(l.heads, l.segments, l.per_segment, l.dkp, fresh) ? 1 : 0;
     int64_t at = 0;
     const auto take = [&](int64_t bytes) {
         const int64_t here = at;
@@ -213,7 +223,7 @@ template <vla_op OP, int DK> vla_status launch_map(const arguments &a, cudaStrea
 template <int DK, int WARPS, int UNITS = 1>
 vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
 {
-    const int64_t units = a.heads * (a.segments + (a.A_end ? 1 : 0)), blocks = (units + UNITS - 1) / UNITS;
+    const int64_t units = a.heads * (a.segments - a.joined + (a.A_end ? 1 : 0)), blocks = (units + UNITS - 1) / UNITS;
     return launch(penalty<DK, WARPS, UNITS>, blocks, penalty_shape<DK, WARPS>::threads * UNITS,
                   evenly(a, blocks, sizeof(penalty_shared<DK, WARPS>) * UNITS), stream, a, error);
 }
@@ -288,6 +298,7 @@ vla_status run_width(arguments a, const layout &l, const vla_call *call, vla_err
         a.first = first == 0, a.first_token = first * C;
         a.chunks = last ? l.chunks - first : l.stride;
         a.segments = (a.chunks + a.per_segment - 1) / a.per_segment;
+        a.joined = first == 0 && a.segments > 1 ? l.joined : 0;
         a.A_end = last && OP == VLA_VLA ? (float *)t->A : NULL;
         a.n_end = last && OP != VLA_DELTA ? (float *)t->n : NULL;
         const vla_status status = launch_stretch<OP, DK, WIDE>(a, l.back, stream, error);
@@ -335,6 +346,7 @@ template <vla_op OP, bool WIDE> vla_status run(const vla_call *call, vla_dtype d
               l.heads * l.chunks <= 8 * places;
     /* one warp of penalty a scheduler, four a block */
     a.lone = a.early && l.dkp == 64 && l.heads * (l.segments + 1) > 3 * (int64_t)vla_cuda_sm_count();
+    a.one_turn = l.heads * l.chunks <= places;
     vla_status status = VLA_OK;
     if (p->T > 0)
         status = l.dkp == 64 ? run_width<OP, 64, WIDE>(a, l, call, error) : run_width<OP, 128, WIDE>(a, l, call, error);

@@ -32,21 +32,25 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
     penalty_shared<DK, WARPS> &shared = ((penalty_shared<DK, WARPS> *)raw)[own];
     factor_unit(shared.unit, UNITS > 1 ? lane : (int)threadIdx.x, form::threads);
     const int warp = warp_of_segment<DK, WARPS>(&shared.salt); /* of several warps, a barrier behind that */
-    /* The end states come first, segments of no tokens, and the first segments of fresh heads, which have nothing to
-     * invert, last: where places are few those may take the ones that end states leave. */
+    /* Segments come from the last to the first, the end states, segments of no tokens, before or after them all: where
+     * places are few the last units take those that others leave, so these are the shortest. They are the end states if
+     * a segment has more than two chunks, else the first segments of fresh heads, which have nothing to invert. */
     const uint32_t heads = (uint32_t)a.heads, unit = blockIdx.x * UNITS + (uint32_t)own;
-    const int64_t head = unit % heads, segment = a.segments + (a.A_end ? 1 : 0) - 1 - (int64_t)(unit / heads),
-                  chunk0 = segment * a.per_segment;
-    if (segment < 0) return;
-    const int64_t left = a.chunks - chunk0, count = segment == a.segments  ? 0
-                                                    : left < a.per_segment ? left
-                                                                           : a.per_segment;
+    const int64_t head = unit % heads, row = unit / heads, ends = a.A_end ? 1 : 0, segments = a.segments - a.joined;
+    if (row >= segments + ends) return;
+    const bool ends_last = WARPS > 1 && a.per_segment > 2, end = ends != 0 && row == (ends_last ? segments : 0);
+    const int64_t place = end ? segments : segments - 1 - row + (ends_last ? 0 : ends),
+                  segment = place > 0 ? place + a.joined : 0, chunk0 = segment * a.per_segment,
+                  left = a.chunks - chunk0, most = a.per_segment * (place > 0 ? 1 : 1 + a.joined),
+                  count = end ? 0 : (left < most ? left : most);
     const int64_t at = head * a.stride + chunk0;
     const int steps = (int)count * CT;
     const float4 *M =
         count > 0 ? a.M + (head * a.segments + segment) * sizes<DK>::matrix : a.M_carry + head * sizes<DK>::matrix;
     grid_wait();
-    if (WARPS > 1) grid_release(a.early); /* what map asks for beside a is there */
+    /* What map asks for beside a is there. Where segments are joined all blocks are in now, and its own would come one
+     * by one as these end, unevenly: they are let in later. */
+    if (WARPS > 1) grid_release(a.early && a.joined == 0);
     float top = 0;
 #pragma unroll
     for (int r = 0; r < DK; r += 32)
@@ -72,6 +76,7 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
             lone_tokens<DK>(N, shared, tokens, a.X + at * sizes<DK>::tiles, steps, zero, lane);
             return;
         }
+        grid_release(a.early && UNITS > 1 && a.one_turn); /* as in lone_tokens */
         lone_end<DK>(N, a, head, lane);
     } else {
         const int g = lane / 4, t = lane % 4;
@@ -91,18 +96,29 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
                 ask();
             });
         }
+        grid_release(a.early && a.joined != 0);
         if (count == 0) {
             const float back = end_scale(a, head);
+            float *const to = a.A_end + (head * a.dk + 16 * warp * T + g) * a.dk + 2 * t;
+            const auto each = [&](auto &&store) { /* of two neighbours in a row, so many rows and columns from `to` */
 #pragma unroll
-            for (int m = 0; m < T; m++)
+                                                  for (int m = 0; m < T; m++)
 #pragma unroll
-                for (int n = 0; n < KT; n++)
+                                                      for (int n = 0; n < KT; n++)
 #pragma unroll
-                    for (int i = 0; i < 8; i++) {
-                        const int r = 16 * (warp * T + m) + g + 8 * (i % 4 / 2),
-                                  c = 16 * n + 8 * (i / 4) + 2 * t + i % 2;
-                        if (r < a.dk && c < a.dk) a.A_end[(head * a.dk + r) * a.dk + c] = N[m][n][i / 4][i % 4] * back;
-                    }
+                                                          for (int i = 0; i < 8; i += 2)
+                                                              store(16 * m + 8 * (i % 4 / 2), 16 * n + 8 * (i / 4),
+                                                                    N[m][n][i / 4][i % 4] * back,
+                                                                    N[m][n][i / 4][i % 4 + 1] * back);
+            };
+            if (a.dk == DK && (uintptr_t)a.A_end % 8 == 0)
+                each([&](int r, int c, float x, float y) { *(float2 *)(to + r * DK + c) = make_float2(x, y); });
+            else
+                each([&](int r, int c, float x, float y) {
+                    if (16 * warp * T + g + r >= a.dk) return;
+                    if (2 * t + c < a.dk) to[r * a.dk + c] = x;
+                    if (2 * t + c + 1 < a.dk) to[r * a.dk + c + 1] = y;
+                });
             return;
         }
         if (warp & 1) rotate<T>(N);

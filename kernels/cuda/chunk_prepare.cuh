@@ -277,11 +277,11 @@ template <bool KEEP, int STEP, int AHEAD> __device__ __forceinline__ float sum_b
     }
     return sum;
 }
-template <bool KEEP, int STEP> __device__ __forceinline__ float sum_along(float *values, int count, float sum)
+template <bool KEEP, int STEP, int MOST> __device__ __forceinline__ float sum_along(float *values, int count, float sum)
 {
     if (count <= 4) return sum_by<KEEP, STEP, 4>(values, count, sum);
     if (count <= 32) return sum_by<KEEP, STEP, 16>(values, count, sum);
-    return sum_by<KEEP, STEP, 32>(values, count, sum);
+    return sum_by<KEEP, STEP, MOST>(values, count, sum);
 }
 
 /* Is that element of M on the diagonal? */
@@ -295,6 +295,10 @@ template <int DK> __device__ __forceinline__ bool on_diagonal(int e)
 }
 
 constexpr int PREFIX_THREADS = 512, PREFIX_SLICES = PREFIX_THREADS / 32;
+/* Blocks a multiprocessor, at dk = 128 so many that those of 16 heads are in at once, and loads in flight at most,
+ * which have the registers that these leave. */
+template <int DK> constexpr int PREFIX_BLOCKS = DK == 64 ? 2 : 3;
+template <int DK> constexpr int PREFIX_AHEAD = DK == 64 ? 32 : 20;
 
 /* Blocks a head: a thread an element of M, then 32 columns of n a block. */
 template <int DK, bool WITH_M> struct prefix_blocks {
@@ -310,7 +314,7 @@ template <int DK> __device__ __forceinline__ void prefix_n(const arguments &a, i
     const int64_t each = (a.chunks + PREFIX_SLICES - 1) / PREFIX_SLICES, from = slice * each, left = a.chunks - from,
                   count = left < each ? left : each;
     float *n = a.n + (head * a.stride + from) * DK + c + lane, *carry = a.n_carry + head * DK + c + lane;
-    slices[slice][lane] = sum_along<false, DK>(n, (int)count, 0.0f);
+    slices[slice][lane] = sum_along<false, DK, PREFIX_AHEAD<DK>>(n, (int)count, 0.0f);
     float sum = 0;
     if (!a.first)
         sum = *carry;
@@ -318,12 +322,12 @@ template <int DK> __device__ __forceinline__ void prefix_n(const arguments &a, i
         sum = a.n_in[head * a.dk + c + lane];
     __syncthreads();
     for (int i = 0; i < slice; i++) sum += slices[i][lane];
-    sum = sum_along<true, DK>(n, (int)count, sum);
+    sum = sum_along<true, DK, PREFIX_AHEAD<DK>>(n, (int)count, sum);
     if (slice == PREFIX_SLICES - 1) *carry = sum;
 }
 
 template <int DK, bool WITH_M>
-__global__ void __launch_bounds__(PREFIX_THREADS) prefix(const __grid_constant__ arguments a)
+__global__ void __launch_bounds__(PREFIX_THREADS, PREFIX_BLOCKS<DK>) prefix(const __grid_constant__ arguments a)
 {
     constexpr int M = prefix_blocks<DK, WITH_M>::M, EACH = M + prefix_blocks<DK, WITH_M>::n;
     const int64_t head = blockIdx.x / EACH;
@@ -334,8 +338,8 @@ __global__ void __launch_bounds__(PREFIX_THREADS) prefix(const __grid_constant__
         const int e = block * PREFIX_THREADS + (int)threadIdx.x;
         float *carry = (float *)(a.M_carry + head * sizes<DK>::matrix) + e;
         const float before = !a.first || a.resume ? *carry : on_diagonal<DK>(e) ? a.diagonal : 0.0f;
-        *carry = sum_along<true, 4 * (int)sizes<DK>::matrix>((float *)(a.M + head * a.segments * sizes<DK>::matrix) + e,
-                                                             (int)a.segments, before);
+        *carry = sum_along<true, 4 * (int)sizes<DK>::matrix, PREFIX_AHEAD<DK>>(
+            (float *)(a.M + head * a.segments * sizes<DK>::matrix) + e, (int)a.segments, before);
         return;
     }
     prefix_n<DK>(a, head, 32 * (block - M));

@@ -5,9 +5,10 @@
  *          O = (tril(Q K^T) V + Q S) / max(tril(Q K^T) 1 + Q n, eps) ;  S += K^T V ;  n += K^T 1       (S is [dk,dv])
  * k and v are read twice, q once, and a sum is written once a segment. Rows are rounded to tf32 on their way to shared
  * memory, where S lies rounded too; n goes into its product as two parts. S itself is float32 in registers, and sums
- * over steps are ordinary ones, as those of the tensor cores cut off. Pitches of shared memory keep the 32 lanes of
- * every operand load in different banks, with tokens in pairs where they are summed over (tf32.cuh). NaN: rows of k or
- * v that hold one are taken as zero and everything from the first one on is NaN; a NaN in q touches its own row. Not
+ * over steps are ordinary ones, as those of the tensor cores cut off. The warps that make the outputs of sixteen tokens
+ * share their rows of tril(Q K^T), each making some columns of it. Pitches of shared memory keep the lanes of an
+ * operand load in different banks, with columns in pairs where dk is summed over (tf32.cuh). NaN: rows of k or v that
+ * hold one are taken as zero and everything from the first one on is NaN; a NaN in q touches its own row. Not
  * supported: dk or dv above 128. */
 #ifndef VLA_CUDA_LINEAR_TF32_CUH
 #define VLA_CUDA_LINEAR_TF32_CUH
@@ -39,8 +40,9 @@ struct arguments {
  * columns of dv. */
 template <int D> struct shape {
     static constexpr int NT = 4 * D, WARPS = NT / 32, MT = D / 64, LANES = D / 8, AT_ONCE = NT / LANES,
-                         PASSES = C / AT_ONCE, PITCH = D + 4, S_PITCH = D + 8, SLICES = NT / D,
+                         PASSES = C / AT_ONCE, PITCH = D + 8, S_PITCH = D + 4, P_PITCH = C + 4, SLICES = NT / D,
                          BLOCKS = D == 64 ? 2 : 1;          /* a multiprocessor */
+    static constexpr int GROUPS = D / 32;                   /* warps of the same tokens' outputs */
     static constexpr int64_t matrix = (int64_t)4 * MT * NT; /* float4 of S */
 };
 
@@ -54,6 +56,9 @@ template <int D> struct __align__(16) rows_shared
 template <int D> struct walk_shared {
     rows_shared<D> in;
     uint32_t Q[C * shape<D>::PITCH], S[D * shape<D>::S_PITCH];
+    float P[C * shape<D>::P_PITCH]; /* tril(Q K^T), rounded */
+    float before[C];                /* Q n */
+    uint32_t n[3][D];               /* of n before the step: rounded, what that leaves out, zeros */
 };
 
 /* A thread's eights of a step's rows. */
@@ -198,7 +203,7 @@ template <int D> struct state {
     __device__ __forceinline__ void step(const rows_shared<D> &s)
     {
         const int g = lane / 4, t = lane % 4;
-        const uint32_t *K = s.K + 2 * t * F::PITCH + row, *V = s.V + 2 * t * F::PITCH + column - 2 * t + g;
+        const uint32_t *K = s.K + t * F::PITCH + row, *V = s.V + t * F::PITCH + column - 2 * t + g;
         float d[F::MT][4][4] = {};
 #pragma unroll 4
         for (int j = 0; j < C / 8; j++, K += 8 * F::PITCH, V += 8 * F::PITCH) {
@@ -206,11 +211,11 @@ template <int D> struct state {
 #pragma unroll
             for (int m = 0; m < F::MT; m++) {
                 left[m][0] = K[16 * m], left[m][1] = K[16 * m + 8];
-                left[m][2] = K[F::PITCH + 16 * m], left[m][3] = K[F::PITCH + 16 * m + 8];
+                left[m][2] = K[4 * F::PITCH + 16 * m], left[m][3] = K[4 * F::PITCH + 16 * m + 8];
             }
 #pragma unroll
             for (int n = 0; n < 4; n++) {
-                const uint32_t right[2] = {V[8 * n], V[F::PITCH + 8 * n]};
+                const uint32_t right[2] = {V[8 * n], V[4 * F::PITCH + 8 * n]};
 #pragma unroll
                 for (int m = 0; m < F::MT; m++) tf32::product(d[m][n], left[m], right);
             }
@@ -258,6 +263,12 @@ __device__ __forceinline__ int tokens_left(const arguments &a, int64_t token)
     return (int)(a.T - token < C ? a.T - token : C);
 }
 
+/* Rows that will be loaded, to L2. */
+__device__ __forceinline__ void fetch_step(const float *data, int64_t row0, int left, int width)
+{
+    if (width % 8 == 0) fetch_to_l2(data + row0 * width, (uint32_t)(left * width * 4));
+}
+
 /* A block a segment but the last of a head. */
 template <int D>
 __global__ void __launch_bounds__(shape<D>::NT, shape<D>::BLOCKS) sums(const __grid_constant__ arguments a)
@@ -278,6 +289,10 @@ __global__ void __launch_bounds__(shape<D>::NT, shape<D>::BLOCKS) sums(const __g
         eights<D> keys, values;
         keys.load(a.k, head * a.T + token, C, a.dk);
         values.load(a.v, head * a.T + token, C, a.dv);
+        if (threadIdx.x == 0 && step + 1 < a.steps) {
+            fetch_step(a.k, head * a.T + token + C, C, a.dk);
+            fetch_step(a.v, head * a.T + token + C, C, a.dv);
+        }
         __syncthreads(); /* all have left the rows */
         add_rows(s);
         put_tokens(s, keys, values, a, C, which);
@@ -301,61 +316,74 @@ __global__ void __launch_bounds__(shape<D>::NT, shape<D>::BLOCKS) sums(const __g
             a.n_in && (int)threadIdx.x < a.dk ? a.n_in[head * a.dk + threadIdx.x] : 0.0f;
 }
 
-/* Sixteen tokens, from 16 `tile` on, and 32 columns of dv of a step's outputs. */
+/* Sixteen tokens, from 16 `tile` on, and 32 columns of dv of a step's outputs. The tile's warps meet. */
 template <int D>
-__device__ __forceinline__ void outputs(const walk_shared<D> &s, const arguments &a, int64_t row0, int left, int finite,
+__device__ __forceinline__ void outputs(walk_shared<D> &s, const arguments &a, int64_t row0, int left, int finite,
                                         int tile, int group, int lane)
 {
     using F = shape<D>;
-    const int g = lane / 4, t = lane % 4;
-    const uint32_t *Q = s.Q + (16 * tile + g) * F::PITCH + t, *S = s.S + t * F::S_PITCH + 32 * group + g,
-                   *K = s.in.K + g * F::PITCH + t;
-    float o[4][4] = {}, den[4] = {}, P[C / 8][4] = {};
+    constexpr int OWN = C / 8 / F::GROUPS; /* tiles of eight columns of P */
+    const int g = lane / 4, t = lane % 4, row = 16 * tile + g;
+    const uint32_t *Q = s.Q + row * F::PITCH + 2 * t, *S = s.S + 2 * t * F::S_PITCH + 32 * group + g,
+                   *K = s.in.K + (8 * OWN * group + g) * F::PITCH + 2 * t;
+    const bool ratio = group == F::GROUPS - 1;
+    const uint32_t *n = s.n[min(g, 2)] + 2 * t;
+    float o[4][4] = {}, den[4] = {}, part[OWN][4] = {};
 #pragma unroll 2
     for (int k = 0; k < D / 8; k++, Q += 8, K += 8, S += 8 * F::S_PITCH) {
-        const uint32_t q[4] = {Q[0], Q[8 * F::PITCH], Q[4], Q[8 * F::PITCH + 4]};
-        uint32_t parts[2]; /* column 0: n, column 1: what its rounding leaves out */
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const float n = s.in.n[8 * k + 4 * h + t];
-            const uint32_t high = tf32::rounded(n);
-            parts[h] = g == 0 ? high : g == 1 ? tf32::rounded(n - __uint_as_float(high)) : 0u;
-        }
-        tf32::product(den, q, parts);
+        const uint2 x = *(const uint2 *)Q, y = *(const uint2 *)(Q + 8 * F::PITCH);
+        const uint32_t q[4] = {x.x, y.x, x.y, y.y};
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            const uint32_t right[2] = {S[8 * n], S[4 * F::S_PITCH + 8 * n]};
+            const uint32_t right[2] = {S[8 * n], S[F::S_PITCH + 8 * n]};
             tf32::product(o[n], q, right);
         }
 #pragma unroll
-        for (int j = 0; j < C / 8; j++)
-            if (j < 2 * tile + 2) {
-                const uint32_t right[2] = {K[8 * j * F::PITCH], K[8 * j * F::PITCH + 4]};
-                tf32::product(P[j], q, right);
+        for (int j = 0; j < OWN; j++)
+            if (OWN * group + j < 2 * tile + 2) {
+                const uint2 key = *(const uint2 *)(K + 8 * j * F::PITCH);
+                const uint32_t right[2] = {key.x, key.y};
+                tf32::product(part[j], q, right);
             }
+        if (ratio) {
+            const uint2 part_of_n = *(const uint2 *)(n + 8 * k);
+            const uint32_t right[2] = {part_of_n.x, part_of_n.y};
+            tf32::product(den, q, right);
+        }
     }
-    const uint32_t *V = s.in.V + 2 * t * F::PITCH + 32 * group + g;
-    float sum[2] = {den[0] + den[1], den[2] + den[3]};
+#pragma unroll
+    for (int j = 0; j < OWN; j++) {
+        const int first = OWN * group + j, column = 8 * first + 2 * t;
+        if (first >= 2 * tile + 2) continue;
+        float *to = s.P + row * F::P_PITCH + column;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            part[j][i] = column + i % 2 > row + i / 2 * 8 ? 0.0f : __uint_as_float(tf32::rounded(part[j][i]));
+        *(float2 *)to = make_float2(part[j][0], part[j][1]);
+        *(float2 *)(to + 8 * F::P_PITCH) = make_float2(part[j][2], part[j][3]);
+    }
+    if (ratio && t == 0) s.before[row] = den[0] + den[1], s.before[row + 8] = den[2] + den[3];
+    meet<32 * F::GROUPS>(1 + tile);
+    const uint32_t *V = s.in.V + t * F::PITCH + 32 * group + g;
+    const float *P = s.P + row * F::P_PITCH + t;
+    float sum[2] = {};
 #pragma unroll
     for (int j = 0; j < C / 8; j++)
         if (j < 2 * tile + 2) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                if (8 * j + 2 * t + i % 2 > 16 * tile + g + i / 2 * 8) P[j][i] = 0;
-                sum[i / 2] += P[j][i];
-            }
-            const uint32_t left_P[4] = {tf32::rounded(P[j][0]), tf32::rounded(P[j][2]), tf32::rounded(P[j][1]),
-                                        tf32::rounded(P[j][3])};
+            const float x[4] = {P[8 * j], P[8 * F::P_PITCH + 8 * j], P[8 * j + 4], P[8 * F::P_PITCH + 8 * j + 4]};
+            const uint32_t left_P[4] = {__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
+                                        __float_as_uint(x[3])};
+            sum[0] += x[0] + x[2], sum[1] += x[1] + x[3];
 #pragma unroll
             for (int n = 0; n < 4; n++) {
-                const uint32_t right[2] = {V[8 * j * F::PITCH + 8 * n], V[(8 * j + 1) * F::PITCH + 8 * n]};
+                const uint32_t right[2] = {V[8 * j * F::PITCH + 8 * n], V[(8 * j + 4) * F::PITCH + 8 * n]};
                 tf32::product(o[n], left_P, right);
             }
         }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int r = 16 * tile + g + 8 * h, c = 32 * group + 2 * t;
-        const float total = group_sum(sum[h], 4), floor = (float)VLA_RATIO_EPS,
+        const float total = group_sum(sum[h], 4) + s.before[r], floor = (float)VLA_RATIO_EPS,
                     by = r >= finite ? NAN : reciprocal(total < floor ? floor : total);
         float *to = a.o + (row0 + r) * a.dv + c;
         if (r >= left) continue;
@@ -381,6 +409,7 @@ __global__ void __launch_bounds__(shape<D>::NT, shape<D>::BLOCKS) walk(const __g
     const int64_t head = blockIdx.x / a.segments, segment = blockIdx.x % a.segments;
     const int lane = (int)threadIdx.x % 32, warp = warp_number();
     begin_rows(s.in);
+    if (threadIdx.x < D) s.n[2][threadIdx.x] = 0;
     grid_wait();
     state<D> S(lane, warp);
     int64_t token = segment * a.steps * C, bad = INT64_MAX;
@@ -409,8 +438,19 @@ __global__ void __launch_bounds__(shape<D>::NT, shape<D>::BLOCKS) walk(const __g
         keys.load(a.k, head * a.T + token, left, a.dk);
         values.load(a.v, head * a.T + token, left, a.dv);
         queries.load(a.q, head * a.T + token, left, a.dk);
+        if (threadIdx.x == 0 && step + 1 < steps) {
+            const int64_t next = head * a.T + token + C;
+            fetch_step(a.k, next, tokens_left(a, token + C), a.dk);
+            fetch_step(a.v, next, tokens_left(a, token + C), a.dv);
+            fetch_step(a.q, next, tokens_left(a, token + C), a.dk);
+        }
         __syncthreads(); /* all have left rows and S, and sums of rows are there */
         add_rows(s.in);
+        if (threadIdx.x < D) {
+            const float n = s.in.n[threadIdx.x];
+            const uint32_t high = tf32::rounded(n);
+            s.n[0][threadIdx.x] = high, s.n[1][threadIdx.x] = tf32::rounded(n - __uint_as_float(high));
+        }
         S.publish(s.S);
         put_tokens(s.in, keys, values, a, left, which);
 #pragma unroll

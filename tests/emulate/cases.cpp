@@ -501,6 +501,8 @@ static const char *const FULL[] = {
     "d=64 T=448 per=3",
     "d=64 T=448 per=7",
     "d=128 T=448 per=3",
+    "d=128 T=384 H=2 sms=3 per=2", /* first segments joined with the second */
+    "d=128 T=192 H=2 sms=3 per=1 back=beside",
     "d=64 T=400 budget=300000",
     "d=128 T=300 budget=500000 H=1",
     "d=64 T=333 back=brief budget=300000",
