@@ -45,7 +45,7 @@ if [ "${SANITIZE:-0}" = 1 ]; then
             words=("$case") options=() program=$build/test-gpu
             [ $tool = racecheck ] && words+=('!softmax/') && program=$build/race/test-gpu
             [ $tool = synccheck ] && options=(--num-cuda-barriers 65536) # cuDNN's kernels have many
-            compute-sanitizer --tool $tool "${options[@]}" --error-exitcode 9 "$program" "${words[@]}" >"$tool_log" 2>&1 || { tail -20 "$tool_log"; code=1; }
+            compute-sanitizer --tool $tool "${options[@]}" --error-exitcode 9 "$program" "${words[@]}" >"$tool_log" 2>&1 || { grep -m 40 '^=========' "$tool_log"; tail -3 "$tool_log"; code=1; }
             echo "$tool $case: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$tool_log")"
         done
     done

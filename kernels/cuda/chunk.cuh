@@ -51,7 +51,6 @@ struct arguments {
     int64_t first_token;              /* of this stretch */
     int64_t chunks, segments, stride; /* in this stretch; chunks a head has room for in the workspace */
     int per_segment;
-    int joined;         /* 1: penalty takes a head's second segment with its first, for which it inverts nothing */
     int dk, dv, dvp;    /* dvp: dv rounded up to 16 */
     int walks, at_once; /* blocks that walk a head; heads whose blocks are let in together */
     uint32_t inverse;   /* 2^32 / at_once, rounded up: the high half of its product with a block's place is the
@@ -80,6 +79,7 @@ struct arguments {
     bool first, resume;      /* the first stretch; of a run that goes on from a state */
     bool early, lone;        /* kernels (prepare always) let the next in early; penalty's blocks are four lone warps */
     bool one_turn;           /* the maps' blocks find places all at once */
+    bool joined;             /* penalty takes a head's second segment with its first, for which it inverts nothing */
 };
 
 /* Exponents as float's bits have them, 127 for 1: of the power of two that is not below x, x >= 0 and finite. */

@@ -119,13 +119,14 @@ __device__ __forceinline__ bool put_usual_queries(map_shared<DK> &s, const raw8<
 }
 
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
- * them. A NaN stays: it touches its own row only. */
-template <int DK, bool WIDE>
+ * them. A NaN stays: it touches its own row only. TOGETHER: the usual case for all rows at once; of vla that is faster
+ * where all blocks are in at once and slower in several turns (docs/cuda.md, "Short runs"). */
+template <int DK, bool WIDE, bool TOGETHER>
 __device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
                                             const float (&n)[8], const arguments &a, int left)
 {
     using R = map_rows<DK>;
-    if constexpr (!WIDE)
+    if constexpr (TOGETHER && !WIDE)
         if (a.dtype == VLA_BF16 && a.features == VLA_ELU1 && !a.qk_l2 && a.dk == DK && left >= C)
             if (put_usual_queries<DK>(s, raw, n, a.ratio)) return;
 #pragma unroll
@@ -366,7 +367,7 @@ __device__ __forceinline__ frag load_l2(const frag *from)
  * is to be called once more before the factors are read. Returns V's scale. EARLY: penalty lets this kernel in once all
  * before it is there, and only a is waited for. PAIRS: a chunk without tokens may not be in the workspace, and P is not
  * wanted as left operands. */
-template <vla_op OP, int DK, bool WIDE, bool EARLY, bool PAIRS, typename F>
+template <vla_op OP, int DK, bool WIDE, bool EARLY, bool TOGETHER, bool PAIRS, typename F>
 __device__ __forceinline__ float solve_chunk(map_shared<DK> &s, __half *V, const arguments &a, int64_t head,
                                              int64_t chunk, int left, int warp, int lane, F &&meet_all)
 {
@@ -416,7 +417,7 @@ __device__ __forceinline__ float solve_chunk(map_shared<DK> &s, __half *V, const
             store_tile(s.K + tile / KT * 16 * PITCH + tile % KT * 16, PITCH, lane, k[i]);
         }
         if (!EARLY) put_directions();
-        put_queries<DK, WIDE>(s, query, n, a, left);
+        put_queries<DK, WIDE, TOGETHER>(s, query, n, a, left);
     } else {
         raw_of<WIDE> key[R::PASSES];
         float logit[R::PASSES];
@@ -427,7 +428,7 @@ __device__ __forceinline__ float solve_chunk(map_shared<DK> &s, __half *V, const
             logit[i] = a.b && R::row(i) < left ? load_element(a.b, dtype_of<WIDE>(a), row0 + R::row(i)) : 0.0f;
         grid_wait();
         s.top[warp] = values.largest(a, bad);
-        put_queries<DK, WIDE>(s, query, none, a, left);
+        put_queries<DK, WIDE, TOGETHER>(s, query, none, a, left);
         put_keys<DK, WIDE>(s, key, logit, a, head, token, left);
     }
     meet_all();
@@ -472,7 +473,7 @@ __device__ __forceinline__ float solve_chunk(map_shared<DK> &s, __half *V, const
     return scale;
 }
 
-template <vla_op OP, int DK, bool WIDE, bool EARLY>
+template <vla_op OP, int DK, bool WIDE, bool EARLY, bool TOGETHER>
 __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map(const __grid_constant__ arguments a)
 {
     constexpr int WARPS = map_shared<DK>::WARPS, KT = sizes<DK>::KT;
@@ -482,8 +483,8 @@ __global__ void __launch_bounds__(map_shared<DK>::THREADS, DK == 64 ? 4 : 2) map
     const int64_t head = blockIdx.x / a.chunks, chunk = blockIdx.x % a.chunks, at = head * a.stride + chunk;
     const int64_t token = a.first_token + chunk * C;
     const int left = (int)(a.T - token < C ? a.T - token : C), lane = (int)threadIdx.x % 32, warp = warp_number();
-    const float scale =
-        solve_chunk<OP, DK, WIDE, EARLY, false>(s, V, a, head, chunk, left, warp, lane, []() { __syncthreads(); });
+    const float scale = solve_chunk<OP, DK, WIDE, EARLY, TOGETHER, false>(s, V, a, head, chunk, left, warp, lane,
+                                                                          []() { __syncthreads(); });
     for (int slice = warp; slice < KT || slice < a.dvp / 16; slice += WARPS)
         columns<DK, WIDE>(s, V, a, at, slice, slice, scale, slice == warp, lane);
 }

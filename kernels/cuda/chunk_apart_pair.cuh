@@ -58,8 +58,8 @@ __device__ __forceinline__ frag by_columns(const float (&d)[2][4])
              pack(W{}, d[1][2], d[1][3])}};
 }
 
-/* EARLY as in solve_chunk. */
-template <vla_op OP, int DK, bool EARLY>
+/* EARLY as in solve_chunk, TOGETHER as in put_queries. */
+template <vla_op OP, int DK, bool EARLY, bool TOGETHER>
 __global__ void __launch_bounds__(pair_shared<DK>::THREADS, 2) map_pairs(const __grid_constant__ arguments a)
 {
     using M = f16_arithmetic;
@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(pair_shared<DK>::THREADS, 2) map_pairs(const _
                   chunk = 2 * pair + group, left64 = a.T - a.first_token - chunk * C;
     const int left = chunk >= a.chunks ? 0 : (int)(left64 < C ? left64 : C);
     const auto group_meets = [&]() { meet<GROUP>(1 + group); };
-    const float scale = solve_chunk<OP, DK, false, EARLY, true>(s, (__half *)(own + sizeof(map_shared<DK>)), a, head,
-                                                                chunk, left, warp, lane, group_meets);
+    const float scale = solve_chunk<OP, DK, false, EARLY, TOGETHER, true>(
+        s, (__half *)(own + sizeof(map_shared<DK>)), a, head, chunk, left, warp, lane, group_meets);
     if (threadIdx.x == 0) both.scale[group] = scale;
     if (pair == 0 && (!a.first || a.resume)) /* the blocks that walk the same rows read it, one of them writes S */
         for (int i = GROUP * group + (int)threadIdx.x; i < a.dk * a.dv; i += ALL)

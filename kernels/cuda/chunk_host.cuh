@@ -21,7 +21,8 @@ enum class back_half { beside, apart, pairs, brief };
 /* How a problem is cut, and where everything is in the workspace. */
 struct layout {
     int64_t heads, chunks, stride, segments, bytes;
-    int per_segment, joined, dkp, dvp, walks;
+    int per_segment, dkp, dvp, walks;
+    bool joined;
     back_half back;
     int64_t U, K, X, maps, columns, states, start, ready, norm, n, M, M_carry, n_carry, bad_row, bad, S;
 };
@@ -124,7 +125,7 @@ template <vla_op OP, bool WIDE> layout plan(const vla_problem *p, bool fresh)
     l.stride = l.chunks > 0 ? (l.chunks + stretches - 1) / stretches : 1;
     l.per_segment = OP == VLA_VLA ? chunks_a_segment(l.heads, l.stride, l.dkp, fresh) : 1;
     l.segments = (l.stride + l.per_segment - 1) / l.per_segment;
-    l.joined = OP == VLA_VLA && joins_first(l.heads, l.segments, l.per_segment, l.dkp, fresh) ? 1 : 0;
+    l.joined = OP == VLA_VLA && joins_first(l.heads, l.segments, l.per_segment, l.dkp, fresh);
     int64_t at = 0;
     const auto take = [&](int64_t bytes) {
         const int64_t here = at;
@@ -223,7 +224,8 @@ template <vla_op OP, int DK> vla_status launch_map(const arguments &a, cudaStrea
 template <int DK, int WARPS, int UNITS = 1>
 vla_status launch_penalty(const arguments &a, cudaStream_t stream, vla_error *error)
 {
-    const int64_t units = a.heads * (a.segments - a.joined + (a.A_end ? 1 : 0)), blocks = (units + UNITS - 1) / UNITS;
+    const int64_t units = a.heads * (a.segments - (a.joined ? 1 : 0) + (a.A_end ? 1 : 0)),
+                  blocks = (units + UNITS - 1) / UNITS;
     return launch(penalty<DK, WARPS, UNITS>, blocks, penalty_shape<DK, WARPS>::threads * UNITS,
                   evenly(a, blocks, sizeof(penalty_shared<DK, WARPS>) * UNITS), stream, a, error);
 }
@@ -257,11 +259,15 @@ vla_status launch_stretch(const arguments &a, back_half back, cudaStream_t strea
                                      error);
         if (back == back_half::beside) return launch_map<OP, DK>(a, stream, error);
     }
-    constexpr bool EARLY = OP == VLA_VLA && !WIDE;
+    constexpr bool EARLY = OP == VLA_VLA && !WIDE, DELTA = OP == VLA_DELTA;
+    const bool early = EARLY && a.early;
     if constexpr (DK == 64 && !WIDE)
         if (back == back_half::pairs) {
             const int64_t blocks = a.heads * ((a.chunks + 1) / 2);
-            status = launch(EARLY && a.early ? apart::map_pairs<OP, DK, EARLY> : apart::map_pairs<OP, DK, false>,
+            status = launch(early && a.one_turn ? apart::map_pairs < OP, DK, EARLY,
+                            EARLY || DELTA >
+                        : early ? apart::map_pairs<OP, DK, EARLY, DELTA>
+                                : apart::map_pairs<OP, DK, false, DELTA>,
                             blocks, dim3(apart::pair_shared<DK>::GROUP, 2),
                             evenly(a, blocks, apart::pair_bytes<DK>(a.dvp)), stream, a, error);
             return status == VLA_OK ? launch(apart::walk<DK, 2, false, true>, a.heads * (a.dvp / 8),
@@ -269,7 +275,10 @@ vla_status launch_stretch(const arguments &a, back_half back, cudaStream_t strea
                                              sizeof(apart::walk_shared<DK, 2, false>), stream, a, error)
                                     : status;
         }
-    status = launch(EARLY && a.early ? apart::map<OP, DK, WIDE, EARLY> : apart::map<OP, DK, WIDE, false>,
+    status = launch(early && a.one_turn ? apart::map < OP, DK, WIDE, EARLY,
+                    EARLY || DELTA >
+                : early ? apart::map<OP, DK, WIDE, EARLY, DELTA>
+                        : apart::map<OP, DK, WIDE, false, DELTA>,
                     a.heads * a.chunks, apart::map_shared<DK>::THREADS,
                     evenly(a, a.heads * a.chunks, apart::map_bytes<DK>(a.dvp)), stream, a, error);
     return status == VLA_OK ? launch(apart::walk<DK, 2, WIDE, false>, a.heads * (a.dvp / 16),
@@ -298,7 +307,7 @@ vla_status run_width(arguments a, const layout &l, const vla_call *call, vla_err
         a.first = first == 0, a.first_token = first * C;
         a.chunks = last ? l.chunks - first : l.stride;
         a.segments = (a.chunks + a.per_segment - 1) / a.per_segment;
-        a.joined = first == 0 && a.segments > 1 ? l.joined : 0;
+        a.joined = l.joined && first == 0 && a.segments > 1;
         a.A_end = last && OP == VLA_VLA ? (float *)t->A : NULL;
         a.n_end = last && OP != VLA_DELTA ? (float *)t->n : NULL;
         const vla_status status = launch_stretch<OP, DK, WIDE>(a, l.back, stream, error);

@@ -36,13 +36,13 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
      * places are few the last units take those that others leave, so these are the shortest. They are the end states if
      * a segment has more than two chunks, else the first segments of fresh heads, which have nothing to invert. */
     const uint32_t heads = (uint32_t)a.heads, unit = blockIdx.x * UNITS + (uint32_t)own;
-    const int64_t head = unit % heads, row = unit / heads, ends = a.A_end ? 1 : 0, segments = a.segments - a.joined;
+    const int64_t head = unit % heads, row = unit / heads, ends = a.A_end ? 1 : 0, joined = a.joined ? 1 : 0,
+                  segments = a.segments - joined;
     if (row >= segments + ends) return;
     const bool ends_last = WARPS > 1 && a.per_segment > 2, end = ends != 0 && row == (ends_last ? segments : 0);
     const int64_t place = end ? segments : segments - 1 - row + (ends_last ? 0 : ends),
-                  segment = place > 0 ? place + a.joined : 0, chunk0 = segment * a.per_segment,
-                  left = a.chunks - chunk0, most = a.per_segment * (place > 0 ? 1 : 1 + a.joined),
-                  count = end ? 0 : (left < most ? left : most);
+                  segment = place > 0 ? place + joined : 0, chunk0 = segment * a.per_segment, left = a.chunks - chunk0,
+                  most = a.per_segment * (place > 0 ? 1 : 1 + joined), count = end ? 0 : (left < most ? left : most);
     const int64_t at = head * a.stride + chunk0;
     const int steps = (int)count * CT;
     const float4 *M =
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
     grid_wait();
     /* What map asks for beside a is there. Where segments are joined all blocks are in now, and its own would come one
      * by one as these end, unevenly: they are let in later. */
-    if (WARPS > 1) grid_release(a.early && a.joined == 0);
+    if (WARPS > 1) grid_release(a.early && !a.joined);
     float top = 0;
 #pragma unroll
     for (int r = 0; r < DK; r += 32)
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
                 ask();
             });
         }
-        grid_release(a.early && a.joined != 0);
+        grid_release(a.early && a.joined);
         if (count == 0) {
             const float back = end_scale(a, head);
             float *const to = a.A_end + (head * a.dk + 16 * warp * T + g) * a.dk + 2 * t;

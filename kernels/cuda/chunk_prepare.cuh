@@ -295,9 +295,9 @@ template <int DK> __device__ __forceinline__ bool on_diagonal(int e)
 }
 
 constexpr int PREFIX_THREADS = 512, PREFIX_SLICES = PREFIX_THREADS / 32;
-/* Blocks a multiprocessor, at dk = 128 so many that those of 16 heads are in at once, and loads in flight at most,
+/* Blocks a multiprocessor at least, at dk = 128 so many that those of 16 heads are in at once; loads in flight at most,
  * which have the registers that these leave. */
-template <int DK> constexpr int PREFIX_BLOCKS = DK == 64 ? 2 : 3;
+template <int DK> constexpr int PREFIX_BLOCKS = DK == 64 ? 1 : 3;
 template <int DK> constexpr int PREFIX_AHEAD = DK == 64 ? 32 : 20;
 
 /* Blocks a head: a thread an element of M, then 32 columns of n a block. */

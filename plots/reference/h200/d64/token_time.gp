@@ -29,11 +29,11 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [433.53359992961396:154795.0701188914]
-set yrange [1.8323657011185807e-09:6.946449171963449e-07]
-set object 1 rectangle from first 3024.0, graph 0 to first 3158.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
-set arrow from first 3024.0, graph 0 to first 3024.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
+set yrange [1.8323076865581053e-09:6.844898872236822e-07]
+set object 1 rectangle from first 3158.0, graph 0 to first 3298.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
 set arrow from first 3158.0, graph 0 to first 3158.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
-set label 1 'vla = softmax at 3024-3158' at first 3158.0, graph 0.05 left noenhanced front font ',6.5' textcolor rgb '#404040' offset 0.5,0
+set arrow from first 3298.0, graph 0 to first 3298.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
+set label 1 'vla = softmax at 3158-3298' at first 3298.0, graph 0.05 left noenhanced front font ',6.5' textcolor rgb '#404040' offset 0.5,0
 set object 2 rectangle from first 1272.0, graph 0 to first 1328.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
 set arrow from first 1272.0, graph 0 to first 1272.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
 set arrow from first 1328.0, graph 0 to first 1328.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
