@@ -80,44 +80,6 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw_of<WIDE> (
     }
 }
 
-/* The usual case of put_queries: whole rows of bfloat16, elu + 1, all in float16's good range. All rows of a thread
- * together, so that their chains run side by side. False: nothing is done. */
-template <int DK>
-__device__ __forceinline__ bool put_usual_queries(map_shared<DK> &s, const raw8<1> (&raw)[map_rows<DK>::PASSES],
-                                                  const float (&n)[8], bool ratio)
-{
-    using R = map_rows<DK>;
-    uint4 word[R::PASSES];
-    float dot[R::PASSES];
-    bool usual = true;
-#pragma unroll
-    for (int i = 0; i < R::PASSES; i++) {
-        float x[8], y[8];
-        convert8(x, raw[i], VLA_BF16);
-        features8<false>(y, x, VLA_ELU1);
-        const float sum = ((y[0] + y[1]) + (y[2] + y[3])) + ((y[4] + y[5]) + (y[6] + y[7]));
-        usual &= sum < 512.0f && sum > 0.125f; /* never negative */
-        dot[i] = 0;
-#pragma unroll
-        for (int j = 0; j < 8; j++) dot[i] = fmaf(n[j], y[j], dot[i]);
-        word[i] = make_uint4(pack(f16_arithmetic{}, y[0], y[1]), pack(f16_arithmetic{}, y[2], y[3]),
-                             pack(f16_arithmetic{}, y[4], y[5]), pack(f16_arithmetic{}, y[6], y[7]));
-    }
-    if (!__all_sync(FULL_WARP, usual)) return false;
-    if (ratio)
-#pragma unroll
-        for (int offset = R::L / 2; offset > 0; offset /= 2)
-#pragma unroll
-            for (int i = 0; i < R::PASSES; i++) dot[i] += __shfl_xor_sync(FULL_WARP, dot[i], offset);
-#pragma unroll
-    for (int i = 0; i < R::PASSES; i++) {
-        const int r = R::row(i);
-        *(uint4 *)(s.Q + r * map_shared<DK>::PITCH + R::column()) = word[i];
-        if (R::column() == 0) s.query[r] = 1, s.start[r] = dot[i];
-    }
-    return true;
-}
-
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. TOGETHER: the usual case for all rows at once; of vla that is faster
  * where all blocks are in at once and slower in several turns (docs/cuda.md, "Short runs"). */
@@ -128,7 +90,10 @@ __device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw_of<WIDE
     using R = map_rows<DK>;
     if constexpr (TOGETHER && !WIDE)
         if (a.dtype == VLA_BF16 && a.features == VLA_ELU1 && !a.qk_l2 && a.dk == DK && left >= C)
-            if (put_usual_queries<DK>(s, raw, n, a.ratio)) return;
+            if (put_usual_queries<R, R::AT_ONCE * map_shared<DK>::PITCH>(
+                    s, s.Q + R::row(0) * map_shared<DK>::PITCH + R::column(), n, a.ratio,
+                    [&](int i) { return raw[i].half[0]; }))
+                return;
 #pragma unroll
     for (int i = 0; i < R::PASSES; i++) {
         const int r = R::row(i);

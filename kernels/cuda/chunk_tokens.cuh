@@ -141,21 +141,20 @@ __device__ __forceinline__ void fetch_queries(shared &s, const arguments &a, int
 }
 
 /* The usual case of put_queries: whole rows of bfloat16, elu + 1, no unit rows wanted, all in float16's good range. All
- * rows of a thread together, so that their chains run side by side. False: nothing is done. */
-template <typename R, typename shared>
-__device__ __forceinline__ bool put_usual_queries(shared &s, const float (&n)[8], bool ratio)
+ * rows of a thread together, so that their chains run side by side: load(i) has those of pass i, which go to `to`, STEP
+ * halves apart. False: nothing is done. */
+template <typename R, int STEP, typename shared, typename F>
+__device__ __forceinline__ bool put_usual_queries(shared &s, __half *to, const float (&n)[8], bool ratio, F &&load)
 {
-    constexpr int PASSES = R::PASSES, STEP = R::AT_ONCE * shared::PITCH;
-    __half *first = s.query_at(R::row(0), R::column());
+    constexpr int PASSES = R::PASSES;
     uint4 word[PASSES];
     float dot[PASSES];
     bool usual = true;
 #pragma unroll
     for (int i = 0; i < PASSES; i++) {
-        const bool in = R::row(i) < C;
         float x[8], y[8];
         raw8<1> raw;
-        raw.half[0] = in ? *(const uint4 *)(first + i * STEP) : make_uint4(0, 0, 0, 0);
+        raw.half[0] = load(i);
         convert8(x, raw, VLA_BF16);
         features8<false>(y, x, VLA_ELU1);
         float sum = (y[0] + y[1]) + (y[2] + y[3]);
@@ -178,7 +177,7 @@ __device__ __forceinline__ bool put_usual_queries(shared &s, const float (&n)[8]
     for (int i = 0; i < PASSES; i++) {
         const int r = R::row(i);
         if (r >= C) continue;
-        *(uint4 *)(first + i * STEP) = word[i];
+        *(uint4 *)(to + i * STEP) = word[i];
         if (R::column() == 0) s.query[r] = 1, s.start[r] = dot[i];
     }
     return true;
@@ -197,8 +196,14 @@ __device__ __forceinline__ void put_queries(shared &s, const float (&n)[8], cons
 {
     copy_wait<0>();
     if constexpr (TOGETHER) /* where there are registers for it */
-        if (a.dtype == VLA_BF16 && a.features == VLA_ELU1 && !a.qk_l2 && a.dk == 8 * R::L && left >= C)
-            if (put_usual_queries<R>(s, n, a.ratio)) return;
+        if (a.dtype == VLA_BF16 && a.features == VLA_ELU1 && !a.qk_l2 && a.dk == 8 * R::L && left >= C) {
+            constexpr int STEP = R::AT_ONCE * shared::PITCH;
+            __half *const first = s.query_at(R::row(0), R::column());
+            if (put_usual_queries<R, STEP>(s, first, n, a.ratio, [&](int i) {
+                    return R::row(i) < C ? *(const uint4 *)(first + i * STEP) : make_uint4(0, 0, 0, 0);
+                }))
+                return;
+        }
 #pragma unroll 2
     for (int i = 0; i < R::PASSES && R::row(i) < C; i++) {
         const int r = R::row(i);

@@ -327,7 +327,7 @@ __device__ __forceinline__ void outputs(walk_shared<D> &s, const arguments &a, i
     const uint32_t *Q = s.Q + row * F::PITCH + 2 * t, *S = s.S + 2 * t * F::S_PITCH + 32 * group + g,
                    *K = s.in.K + (8 * OWN * group + g) * F::PITCH + 2 * t;
     const bool ratio = group == F::GROUPS - 1;
-    const uint32_t *n = s.n[min(g, 2)] + 2 * t;
+    const uint32_t *sums = s.n[min(g, 2)] + 2 * t;
     float o[4][4] = {}, den[4] = {}, part[OWN][4] = {};
 #pragma unroll 2
     for (int k = 0; k < D / 8; k++, Q += 8, K += 8, S += 8 * F::S_PITCH) {
@@ -346,7 +346,7 @@ __device__ __forceinline__ void outputs(walk_shared<D> &s, const arguments &a, i
                 tf32::product(part[j], q, right);
             }
         if (ratio) {
-            const uint2 part_of_n = *(const uint2 *)(n + 8 * k);
+            const uint2 part_of_n = *(const uint2 *)(sums + 8 * k);
             const uint32_t right[2] = {part_of_n.x, part_of_n.y};
             tf32::product(den, q, right);
         }
