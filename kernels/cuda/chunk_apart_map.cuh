@@ -82,7 +82,7 @@ __device__ __forceinline__ void put_keys(map_shared<DK> &s, const raw_of<WIDE> (
 
 /* Queries, what they were divided by, and their products with n: unit rows, or rows as they are where float16 takes
  * them. A NaN stays: it touches its own row only. TOGETHER: the usual case for all rows at once; of vla that is faster
- * where all blocks are in at once and slower in several turns (docs/cuda.md, "Short runs"). */
+ * where all blocks are in at once and slower in several turns (docs/cuda.md, "Where places stand empty"). */
 template <int DK, bool WIDE, bool TOGETHER>
 __device__ __forceinline__ void put_queries(map_shared<DK> &s, const raw_of<WIDE> (&raw)[map_rows<DK>::PASSES],
                                             const float (&n)[8], const arguments &a, int left)

@@ -259,15 +259,14 @@ vla_status launch_stretch(const arguments &a, back_half back, cudaStream_t strea
                                      error);
         if (back == back_half::beside) return launch_map<OP, DK>(a, stream, error);
     }
-    constexpr bool EARLY = OP == VLA_VLA && !WIDE, DELTA = OP == VLA_DELTA;
+    constexpr bool EARLY = OP == VLA_VLA && !WIDE, DELTA = OP == VLA_DELTA, TOGETHER = EARLY || DELTA;
     const bool early = EARLY && a.early;
     if constexpr (DK == 64 && !WIDE)
         if (back == back_half::pairs) {
             const int64_t blocks = a.heads * ((a.chunks + 1) / 2);
-            status = launch(early && a.one_turn ? apart::map_pairs < OP, DK, EARLY,
-                            EARLY || DELTA >
-                        : early ? apart::map_pairs<OP, DK, EARLY, DELTA>
-                                : apart::map_pairs<OP, DK, false, DELTA>,
+            status = launch(early && a.one_turn ? apart::map_pairs<OP, DK, EARLY, TOGETHER>
+                            : early             ? apart::map_pairs<OP, DK, EARLY, DELTA>
+                                                : apart::map_pairs<OP, DK, false, DELTA>,
                             blocks, dim3(apart::pair_shared<DK>::GROUP, 2),
                             evenly(a, blocks, apart::pair_bytes<DK>(a.dvp)), stream, a, error);
             return status == VLA_OK ? launch(apart::walk<DK, 2, false, true>, a.heads * (a.dvp / 8),
@@ -275,10 +274,9 @@ vla_status launch_stretch(const arguments &a, back_half back, cudaStream_t strea
                                              sizeof(apart::walk_shared<DK, 2, false>), stream, a, error)
                                     : status;
         }
-    status = launch(early && a.one_turn ? apart::map < OP, DK, WIDE, EARLY,
-                    EARLY || DELTA >
-                : early ? apart::map<OP, DK, WIDE, EARLY, DELTA>
-                        : apart::map<OP, DK, WIDE, false, DELTA>,
+    status = launch(early && a.one_turn ? apart::map<OP, DK, WIDE, EARLY, TOGETHER>
+                    : early             ? apart::map<OP, DK, WIDE, EARLY, DELTA>
+                                        : apart::map<OP, DK, WIDE, false, DELTA>,
                     a.heads * a.chunks, apart::map_shared<DK>::THREADS,
                     evenly(a, a.heads * a.chunks, apart::map_bytes<DK>(a.dvp)), stream, a, error);
     return status == VLA_OK ? launch(apart::walk<DK, 2, WIDE, false>, a.heads * (a.dvp / 16),

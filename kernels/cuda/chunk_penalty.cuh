@@ -100,16 +100,16 @@ __global__ void __launch_bounds__(penalty_shape<DK, WARPS>::threads *UNITS, pena
         if (count == 0) {
             const float back = end_scale(a, head);
             float *const to = a.A_end + (head * a.dk + 16 * warp * T + g) * a.dk + 2 * t;
-            const auto each = [&](auto &&store) { /* of two neighbours in a row, so many rows and columns from `to` */
+            /* of two neighbours in a row, so many rows and columns from `to` */
+            const auto each = [&](auto &&store) {
 #pragma unroll
-                                                  for (int m = 0; m < T; m++)
+                for (int m = 0; m < T; m++)
 #pragma unroll
-                                                      for (int n = 0; n < KT; n++)
+                    for (int n = 0; n < KT; n++)
 #pragma unroll
-                                                          for (int i = 0; i < 8; i += 2)
-                                                              store(16 * m + 8 * (i % 4 / 2), 16 * n + 8 * (i / 4),
-                                                                    N[m][n][i / 4][i % 4] * back,
-                                                                    N[m][n][i / 4][i % 4 + 1] * back);
+                        for (int i = 0; i < 8; i += 2)
+                            store(16 * m + 8 * (i % 4 / 2), 16 * n + 8 * (i / 4), N[m][n][i / 4][i % 4] * back,
+                                  N[m][n][i / 4][i % 4 + 1] * back);
             };
             if (a.dk == DK && (uintptr_t)a.A_end % 8 == 0)
                 each([&](int r, int c, float x, float y) { *(float2 *)(to + r * DK + c) = make_float2(x, y); });
