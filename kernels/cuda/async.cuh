@@ -151,6 +151,39 @@ __device__ __forceinline__ void store_streamed(void *p, const uint2 &x, uint64_t
     *(uint2 *)p = x;
 #endif
 }
+/* Asynchronous copies of 16 bytes to shared memory by a thread, and waiting for its groups of them. */
+__device__ __forceinline__ void copy_async(void *to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+}
+/* The same by way of the first-level cache: for sectors that two copies share. */
+__device__ __forceinline__ void copy_async_shared(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+}
+/* Zeros instead, and nothing read, where not. */
+__device__ __forceinline__ void copy_async_if(bool there, void *to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
+__device__ __forceinline__ void copy_async_shared_if(bool there, void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
+__device__ __forceinline__ void copy_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int PENDING> __device__ __forceinline__ void copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
 __device__ __forceinline__ void copy_async_streamed(void *to, const void *from, uint64_t policy)
 {
 #if VLA_HOPPER

@@ -38,6 +38,7 @@
 #include "kernels/cuda/async.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/rows8.cuh"
+#include "kernels/cuda/scales.cuh"
 
 namespace chunked
 {
@@ -81,23 +82,6 @@ struct arguments {
     bool one_turn;           /* the maps' blocks find places all at once */
     bool joined;             /* penalty takes a head's second segment with its first, for which it inverts nothing */
 };
-
-/* Exponents as float's bits have them, 127 for 1: of the power of two that is not below x, x >= 0 and finite. */
-__device__ __forceinline__ int exponent_above(float x)
-{
-    const uint32_t bits = __float_as_uint(x);
-    return (int)((bits >> 23) + ((bits & 0x7fffffu) ? 1u : 0u));
-}
-/* That power, or the nearest that is normal. */
-__device__ __forceinline__ float power_of(int exponent)
-{
-    return __uint_as_float((uint32_t)min(max(exponent, 1), 254) << 23);
-}
-
-__device__ __forceinline__ float warp_top(float x) /* x >= 0 */
-{
-    return __uint_as_float(__reduce_max_sync(FULL_WARP, __float_as_uint(x)));
-}
 
 template <int DK> struct sizes {
     static constexpr int KT = DK / 16;
@@ -152,12 +136,6 @@ __device__ __forceinline__ void put8(__half *to, const float (&x)[8])
     *(uint4 *)to = raw;
 }
 
-/* The power of two that is not below x, of those that are normal; 1 for x = 0. */
-__device__ __forceinline__ float power_above(float x)
-{
-    return x > 0 ? power_of(exponent_above(x)) : 1.0f;
-}
-
 /* First token from which a head's output is NaN. */
 __device__ __forceinline__ int64_t first_bad(const arguments &a, int64_t head)
 {
@@ -179,17 +157,6 @@ __host__ __device__ __forceinline__ int result_index(int row, int column)
            column % 2;
 }
 
-__device__ __forceinline__ void copy_async(void *to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
-                 : "memory");
-}
-/* The same by way of the first-level cache: for sectors that two copies share. */
-__device__ __forceinline__ void copy_async_shared(void *to, const void *from)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
-                 : "memory");
-}
 template <bool WIDE> __device__ __forceinline__ void copy_eight(void *to, void *rest, const void *from)
 {
     if constexpr (WIDE)
@@ -197,25 +164,10 @@ template <bool WIDE> __device__ __forceinline__ void copy_eight(void *to, void *
     else
         copy_async(to, from);
 }
-/* Zeros instead, and nothing read, where not. */
-__device__ __forceinline__ void copy_async_if(bool there, void *to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(there ? 16 : 0)
-                 : "memory");
-}
 template <bool WIDE> __device__ __forceinline__ void copy_eight_if(bool there, void *to, void *rest, const void *from)
 {
     copy_async_if(there, to, from);
     if constexpr (WIDE) copy_async_if(there, rest, (const char *)from + 16);
-}
-__device__ __forceinline__ void copy_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int PENDING> __device__ __forceinline__ void copy_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 } /* namespace chunked */
 
