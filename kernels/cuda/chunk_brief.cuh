@@ -123,21 +123,6 @@ __device__ __forceinline__ frag scaled_tile(const float (&y)[2][4], float by)
     return pack_tile<bf16_arithmetic>(x[0], x[1]);
 }
 
-/* The words of a state, once they are all written. */
-template <int N> __device__ __forceinline__ void await(uint4 (&x)[N], const frag *from)
-{
-#pragma unroll 1
-    for (;;) {
-        bool all = true;
-#pragma unroll
-        for (int k = 0; k < N; k++) x[k] = load_relaxed(from + k * 32);
-#pragma unroll
-        for (int k = 0; k < N; k++) all &= written(x[k]);
-        if (__all_sync(FULL_WARP, all)) break;
-        __nanosleep(40);
-    }
-}
-
 template <int DK>
 __global__ void __launch_bounds__(shape<DK>::threads, shape<DK>::blocks) chunks(const __grid_constant__ arguments a)
 {
@@ -292,7 +277,8 @@ __global__ void __launch_bounds__(shape<DK>::threads, shape<DK>::blocks) chunks(
 #pragma unroll
             for (int i = 0; i < 8; i++) o[m][i / 4][i % 4] *= scale;
         uint4 S[KT];
-        await(S, state_of<DK>(a, at, strip) + lane);
+        const frag *const state = state_of<DK>(a, at, strip);
+        await_state(S, state, last_of_state<KT>(state), lane);
 #pragma unroll
         for (int k = 0; k < KT; k++)
 #pragma unroll

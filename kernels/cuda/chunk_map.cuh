@@ -288,18 +288,29 @@ __device__ __forceinline__ bool written(const uint4 &x)
     return x.x != UNWRITTEN && x.y != UNWRITTEN && x.z != UNWRITTEN && x.w != UNWRITTEN;
 }
 
-/* Sixteen rows of a state that have been looked at, once all of their words are written. */
-template <int KT> __device__ __forceinline__ void await_state(uint4 (&S)[KT], const frag *state, int lane)
+/* The last words of sixteen rows of a state: most often the last to be written, so looked at before all others. What is
+ * read too soon goes through the cache in vain. */
+template <int KT> __device__ __forceinline__ uint4 last_of_state(const frag *state)
+{
+    return load_relaxed(state + (KT - 1) * 32 + 31);
+}
+
+/* Those rows, once all of their words are written; `last` is what was there some time ago. */
+template <int KT> __device__ __forceinline__ void await_state(uint4 (&S)[KT], const frag *state, uint4 last, int lane)
 {
 #pragma unroll 1
     for (;;) {
+        while (!written(last)) {
+            last = last_of_state<KT>(state);
+            if (!written(last)) __nanosleep(64);
+        }
         bool all = true;
+#pragma unroll
+        for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
 #pragma unroll
         for (int k = 0; k < KT; k++) all &= written(S[k]);
         if (__all_sync(FULL_WARP, all)) break;
-        while (!written(load_relaxed(state + (KT - 1) * 32 + 31))) __nanosleep(64);
-#pragma unroll
-        for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
+        __nanosleep(40);
     }
 }
 
@@ -345,9 +356,8 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
     const uint32_t R = shared_address(V) + plain_offset(pitch, lane) + 32 * value,
                    Q = shared_address(s.Q) + plain_offset(PITCH, lane);
     const frag *state = a.states + (at * (a.dvp / 16) + value) * sizes<DK>::strip;
+    const uint4 last = last_of_state<KT>(state);
     uint4 S[KT];
-#pragma unroll
-    for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
     float o[CT][2][4] = {};
 #pragma unroll
     for (int i = 0; i < CT; i++) {
@@ -359,7 +369,7 @@ __device__ __forceinline__ void outputs(const map_shared<DK> &s, const __half *V
     for (int m = 0; m < CT; m++)
 #pragma unroll
         for (int i = 0; i < 8; i++) o[m][i / 4][i % 4] *= factor[2 * m + i % 4 / 2] * scale;
-    await_state(S, state, lane);
+    await_state(S, state, last, lane);
 #pragma unroll
     for (int k = 0; k < KT; k++)
 #pragma unroll

@@ -401,11 +401,10 @@ __global__ void __launch_bounds__(THREADS, VLA_HOPPER ? BLOCKS : 1) chunks(const
     make_effective(s, factor, warp, lane);
     const frag *const state = a.states + (at * strips + warp) * sizes<DK>::strip;
     const bool has_values = warp < strips;
-    uint4 S[KT];
+    uint4 S[KT], last;
     float o[CT][2][4] = {};
     if (has_values) {
-#pragma unroll
-        for (int k = 0; k < KT; k++) S[k] = load_relaxed(state + k * 32 + lane);
+        last = last_of_state<KT>(state);
 #pragma unroll
         for (int i = 0; i < CT; i++) {
             const frag right = right_order(values[i]);
@@ -419,7 +418,7 @@ __global__ void __launch_bounds__(THREADS, VLA_HOPPER ? BLOCKS : 1) chunks(const
     }
     __syncthreads();
     if (has_values) {
-        await_state(S, state, lane);
+        await_state(S, state, last, lane);
 #pragma unroll
         for (int k = 0; k < KT; k++)
 #pragma unroll
