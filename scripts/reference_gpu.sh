@@ -39,7 +39,7 @@ measure() {
   measured d64 120 --op $all --d 64 --T 512-${long}x2 "${crossings[@]}" --peak
   measured d128 150 --op $all --d 128 --T 512-${long}x2 "${crossings[@]}"
   # float32 tensors, products of tf32, beside bf16
-  measured tf32 40 --op vla,delta,linear --dtype tf32 --d 64,128 --T 1k,4k,16k,64k --crossover none
+  measured tf32 60 --op vla,delta,linear --dtype tf32 --d 64,128 --T 1k,4k,16k,64k --crossover none
   # a million tokens of 16 heads
   [ "$quick" = 1 ] || measured long_heads 90 --op vla --d 64 --T 64k,1M --crossover none --min-samples 3
   # C6

@@ -28,11 +28,11 @@ set xtics ('512' 512.0, '1k' 1024.0, '2k' 2048.0, '4k' 4096.0, '8k' 8192.0, '16k
 set logscale y
 set ytics ('2e-09' 2e-09, '5e-09' 5e-09, '1e-08' 1e-08, '2e-08' 2e-08, '5e-08' 5e-08, '1e-07' 1e-07)
 set xrange [445.21739130434787:18841.6]
-set yrange [2.019073910392677e-09:8.7391963578345e-08]
-set object 1 rectangle from first 3024.0, graph 0 to first 3158.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
+set yrange [2.024575676127657e-09:8.901260708012901e-08]
+set object 1 rectangle from first 2896.0, graph 0 to first 3024.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
+set arrow from first 2896.0, graph 0 to first 2896.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
 set arrow from first 3024.0, graph 0 to first 3024.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
-set arrow from first 3158.0, graph 0 to first 3158.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
-set label 1 'vla = softmax at 3024-3158' at first 3024.0, graph 0.05 right noenhanced front font ',6.5' textcolor rgb '#404040' offset -0.5,0
+set label 1 'vla = softmax at 2896-3024' at first 3024.0, graph 0.05 left noenhanced front font ',6.5' textcolor rgb '#404040' offset 0.5,0
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'token_time.png'

@@ -27,7 +27,7 @@ set xtics ('1' 1.0, '2' 2.0, '4' 4.0, '8' 8.0, '16' 16.0, '32' 32.0, '64' 64.0)
 set logscale y
 set ytics ('2000' 2000, '2500' 2500, '3000' 3000, '4000' 4000, '5000' 5000, '6000' 6000)
 set xrange [0.8695652173913044:73.6]
-set yrange [2518.2608695652175:5364.75]
+set yrange [2518.2608695652175:5137.049999999999]
 if (png ne '') {
 if (png eq 'pngcairo') { set terminal pngcairo size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3.6 pointscale 3.6 enhanced } else { set terminal png size 1400,1080 font 'sans,8' fontscale 3.6 linewidth 3 enhanced }
 set output prefix.'crossover_heads.png'

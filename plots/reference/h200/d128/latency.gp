@@ -29,7 +29,7 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [433.53359992961396:154795.0701188914]
-set yrange [1.4309950895963542e-06:0.2105560562939699]
+set yrange [1.4271021266080567e-06:0.21400773563941383]
 set object 1 rectangle from first 4467.0, graph 0 to first 4665.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
 set arrow from first 4467.0, graph 0 to first 4467.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
 set arrow from first 4665.0, graph 0 to first 4665.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'

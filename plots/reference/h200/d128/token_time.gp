@@ -29,7 +29,7 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [433.53359992961396:154795.0701188914]
-set yrange [3.6879088691397583e-09:1.2174350841669697e-06]
+set yrange [3.6778760655081084e-09:1.2373926935960284e-06]
 set object 1 rectangle from first 4467.0, graph 0 to first 4665.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
 set arrow from first 4467.0, graph 0 to first 4467.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
 set arrow from first 4665.0, graph 0 to first 4665.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'

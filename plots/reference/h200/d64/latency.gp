@@ -29,7 +29,7 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [433.53359992961396:154795.0701188914]
-set yrange [7.109783335578784e-07:0.11838289622279059]
+set yrange [7.100846219723221e-07:0.11873369827217264]
 set object 1 rectangle from first 3158.0, graph 0 to first 3298.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
 set arrow from first 3158.0, graph 0 to first 3158.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
 set arrow from first 3298.0, graph 0 to first 3298.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'

@@ -29,7 +29,7 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [433.53359992961396:154795.0701188914]
-set yrange [1.8323076865581053e-09:6.844898872236822e-07]
+set yrange [1.8300044453333188e-09:6.865182246176876e-07]
 set object 1 rectangle from first 3158.0, graph 0 to first 3298.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
 set arrow from first 3158.0, graph 0 to first 3158.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
 set arrow from first 3298.0, graph 0 to first 3298.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'

@@ -29,7 +29,7 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [51.98415336679907:80684.28027297244]
-set yrange [2.1466755788787853e-08:0.007573479303501164]
+set yrange [2.1454962830617883e-08:0.007682847365690562]
 set object 1 rectangle from first 4467.0, graph 0 to first 4665.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
 set arrow from first 4467.0, graph 0 to first 4467.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
 set arrow from first 4665.0, graph 0 to first 4665.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'

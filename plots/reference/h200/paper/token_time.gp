@@ -29,7 +29,7 @@ set logscale y
 set format y '10^{%L}'
 set mytics 10
 set xrange [51.98415336679907:80684.28027297244]
-set yrange [1.0969773905984815e-10:1.0494451071045492e-07]
+set yrange [1.0969387196580982e-10:1.0531648820639484e-07]
 set object 1 rectangle from first 4467.0, graph 0 to first 4665.0, graph 1 behind fillcolor rgb '#b0b0b0' fillstyle solid 0.35 noborder
 set arrow from first 4467.0, graph 0 to first 4467.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
 set arrow from first 4665.0, graph 0 to first 4665.0, graph 1 nohead linewidth 0.7 dashtype 2 linecolor rgb '#606060'
