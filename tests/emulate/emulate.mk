@@ -5,7 +5,7 @@ HERE := tests/emulate
 DEVICE := $(if $(filter 90,$(ARCH)),-D__CUDA_ARCH__=900 -D__CUDA_ARCH_FEAT_SM90_ALL,-D__CUDA_ARCH__=$(ARCH)0)
 FLAGS := -std=c++17 -march=native -ffp-contract=fast -fno-strict-aliasing -DVLA_WITH_CUDA -DEMU_ARCH=$(ARCH) -I$(HERE)/include -I.
 C := $(wildcard lib/base/*.c) lib/tensor/tensor.c lib/tensor/npy.c $(wildcard kernels/cpu/*_naive_cpu.c)
-KERNELS := vla_chunk_cuda delta_chunk_cuda linear_chunk_cuda
+KERNELS := vla_chunk_cuda delta_chunk_cuda linear_chunk_cuda linear_scan_cuda
 ROOMS := emulator memory products host
 HEADERS := $(wildcard $(HERE)/*.h)
 

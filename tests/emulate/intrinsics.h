@@ -62,5 +62,11 @@ template <typename T> inline T atomicMin(T *p, T x)
     *p = x < y ? x : y;
     return y;
 }
+template <typename T> inline T atomicMax(T *p, T x)
+{
+    const T y = *p;
+    *p = x > y ? x : y;
+    return y;
+}
 
 #endif

@@ -397,8 +397,8 @@ def rewrite(s):
         config = s[at + 3:close]
         open_ = s.index('(', close)
         end = match(s, open_)
-        args = s[open_ + 1:end - 1].strip()
-        s = s[:j] + 'emu::launch_plain(emu::config(%s), %s%s)' % (config, name, ', ' + args if args else '') + s[end:]
+        args = s[open_ + 1:end - 1].strip() # may end with a line marker
+        s = s[:j] + 'emu::launch_plain(emu::config(%s), %s%s\n)' % (config, name, ', ' + args if args else '') + s[end:]
 
     # places to force the host's choices
     host = 'back_half' in s
