@@ -52,11 +52,11 @@ static __global__ void __launch_bounds__(512, 1) once(const __grid_constant__ ar
     if (tid == 0) s.bad = TOK, s.first_bad = INT64_MAX;
     wide.load(&s.K, a.k, head * a.T + token, left, a.dk);
     narrow.load(&s.V, (const uint16_t *)a.v + 64 * part, head * a.T + token, left, a.dv, columns);
-    copies_are_one_group();
+    copy_commit();
     wide.load(&s.Q, a.q, head * a.T + token, left, a.dk);
-    copies_are_one_group();
+    copy_commit();
     __syncthreads();
-    copies_wait<1>();
+    copy_wait<1>();
     {
         const int bad_key = wide.keys(&s.K, left), bad_value = narrow.values(&s.V);
         if (bad_key < TOK || bad_value < TOK) atomicMin(&s.bad, bad_key < bad_value ? bad_key : bad_value);
@@ -117,7 +117,7 @@ static __global__ void __launch_bounds__(512, 1) once(const __grid_constant__ ar
                 own[j * NT] = x;
             }
     }
-    copies_wait<0>();
+    copy_wait<0>();
     wide.queries(&s.Q, s.down, left);
     wgmma::written();
     __syncthreads();

@@ -49,14 +49,6 @@ __device__ __forceinline__ void copy_piece(uint32_t to, const void *from, bool t
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
-__device__ __forceinline__ void copies_are_one_group()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int LEFT> __device__ __forceinline__ void copies_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
 
 /* The pieces of 16 bytes a thread brings to shared memory and makes operands of, in place. */
 template <int D, int CH, int WARPS = shape<D, CH>::NW> struct pieces {

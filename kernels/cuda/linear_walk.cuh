@@ -29,7 +29,7 @@ __device__ __forceinline__ void add_up(float4 (&total)[shape<D, CH>::NJ], float 
         mine.load((char *)values + which * values_apart, a.v, head * a.T + at, TOK, a.dv);
     };
     load(0, token);
-    copies_are_one_group();
+    copy_commit();
 #pragma unroll
     for (int j = 0; j < NJ; j++) total[j] = make_float4(0, 0, 0, 0);
 #pragma unroll
@@ -38,14 +38,14 @@ __device__ __forceinline__ void add_up(float4 (&total)[shape<D, CH>::NJ], float 
         const int which = (int)(step % 2);
         rows<D, CH> &K = *(rows<D, CH> *)((char *)keys + which * keys_apart),
                     &V = *(rows<D, CH> *)((char *)values + which * values_apart);
-        copies_wait<0>();
+        copy_wait<0>();
         const int bad_key = mine.keys(&K, TOK), bad_value = mine.values(&V);
         wgmma::written();
         __syncthreads(); /* and all have left the other stage */
         if (bad_key < TOK || bad_value < TOK)
             atomicMin(&bad, (unsigned long long)(token + (bad_key < bad_value ? bad_key : bad_value)));
         if (step + 1 < a.steps) load(1 - which, token + TOK);
-        copies_are_one_group();
+        copy_commit();
         float d[NJ][4], n[2][4];
         wgmma::begin();
 #pragma unroll
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(shape<D, CH>::NT, shape<D, CH>::BLOCKS) walk(c
     const int64_t all = (a.T - token + TOK - 1) / TOK, steps = all < a.steps ? all : a.steps;
     load_keys({a, lane, warp}, 0, token);
     load_others({a, lane, warp}, 0, token);
-    copies_are_one_group();
+    copy_commit();
 
     /* the state that a run goes on from, where no other block reads it */
     float4 S[NJ];
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(shape<D, CH>::NT, shape<D, CH>::BLOCKS) walk(c
         const pieces<D, CH> mine = {a, lane, warp};
         const int left = tokens_left<TOK>(a, token);
         rows<D, CH> &keys = s.K[step % KEYS], &values = s.V[step % 2], &queries = s.Q[step % 2];
-        copies_wait<0>();
+        copy_wait<0>();
         {
             const int bad_key = mine.keys(&keys, left), bad_value = mine.values(&values);
             if (bad_key < TOK || bad_value < TOK)
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(shape<D, CH>::NT, shape<D, CH>::BLOCKS) walk(c
                 mine.fetch(a.k, head * a.T + token + TOK, tokens_left<TOK>(a, token + TOK), a.dk);
             load_others(mine, step + 1, token + TOK);
         }
-        copies_are_one_group();
+        copy_commit();
         if (step == 0) { /* what the segments before have, in order */
             if (!a.first) grid_wait();
             constexpr int SOME = 16 / NJ; /* at once */
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(shape<D, CH>::NT, shape<D, CH>::BLOCKS) walk(c
         wgmma::written();
         __syncthreads(); /* S and n are there, all have left the keys */
         if (KEYS == 1 && step + 1 < steps) load_keys(mine, step + 1, token + TOK);
-        if (KEYS == 1) copies_are_one_group();
+        if (KEYS == 1) copy_commit();
         wgmma::begin();
 #pragma unroll
         for (int k = 0; k < KT; k++)

@@ -42,11 +42,11 @@ static __global__ void __launch_bounds__(512, 1) whole(const __grid_constant__ a
     if (tid == 0) s.bad = TOK, s.first_bad = INT64_MAX;
     mine.load(&s.K, a.k, head * a.T + token, left, a.dk);
     mine.load(&s.V, a.v, head * a.T + token, left, a.dv);
-    copies_are_one_group();
+    copy_commit();
     mine.load(&s.Q, a.q, head * a.T + token, left, a.dk);
-    copies_are_one_group();
+    copy_commit();
     __syncthreads();
-    copies_wait<1>();
+    copy_wait<1>();
     {
         const int bad_key = mine.keys(&s.K, left), bad_value = mine.values(&s.V);
         if (bad_key < TOK || bad_value < TOK) atomicMin(&s.bad, bad_key < bad_value ? bad_key : bad_value);
@@ -90,7 +90,7 @@ static __global__ void __launch_bounds__(512, 1) whole(const __grid_constant__ a
             if (segment + 1 < segments) own[j * F::NT] = x;
         }
     }
-    copies_wait<0>();
+    copy_wait<0>();
     mine.queries(&s.Q, s.down, left);
     wgmma::written();
     __syncthreads();
