@@ -54,7 +54,7 @@ typedef enum vla_form {
     VLA_BEST = -1
 } vla_form;
 typedef enum vla_backend { VLA_CPU, VLA_CUDA, VLA_BACKENDS, VLA_AUTO = -1 } vla_backend;
-/* tf32: float32 in memory, products of operands rounded to tf32; on the device only. */
+/* tf32: float32 in memory, products of operands rounded to tf32, or to float16 of unit scale; on the device only. */
 typedef enum vla_dtype { VLA_F64, VLA_F32, VLA_BF16, VLA_F16, VLA_TF32, VLA_DTYPES } vla_dtype;
 /* Instruction set of a CPU kernel. VLA_ISA_BASE is what every processor of the architecture has (SSE2, NEON). */
 typedef enum vla_isa { VLA_ISA_BASE, VLA_ISA_AVX2, VLA_ISA_AVX512, VLA_ISAS, VLA_ISA_AUTO = -1 } vla_isa;

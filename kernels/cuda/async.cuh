@@ -197,14 +197,6 @@ __device__ __forceinline__ void copy_async_streamed(void *to, const void *from, 
 #endif
 }
 
-/* To the second-level cache; address and bytes are multiples of 16. */
-__device__ __forceinline__ void fetch_to_l2(const void *p, uint32_t bytes)
-{
-#if VLA_HOPPER
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-#endif
-}
-
 /* What is at these 128 bytes is not needed any more: they need not reach memory. */
 __device__ __forceinline__ void forget(const void *p)
 {

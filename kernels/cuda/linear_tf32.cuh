@@ -5,12 +5,12 @@
  *          O = (tril(Q K^T) V + Q S) / max(tril(Q K^T) 1 + Q n, eps) ;  S += K^T V ;  n += K^T 1       (S is [dk,dv])
  * k and v are read twice, q once, and a sum is written once a segment. Operands are float16 of unit scale, which has as
  * many bits of fraction as tf32: K divided by a power of two a step, V and S by one a step and 32 columns of dv, rows
- * of q where they are not in float16's good range. What is below 1e-5 of the largest that it shares a power with loses
- * bits. n goes into its product as two parts. S itself is float32 in registers, and sums over steps are ordinary ones,
- * as those of the tensor cores cut off. A step's rows are asked for a step ahead, to where each thread reads its own.
- * The warps that make the outputs of sixteen tokens share their rows of tril(Q K^T), each making some columns of it.
- * NaN: rows of k or v that hold one are taken as zero and everything from the first one on is NaN; a NaN in q touches
- * its own row. Not supported: dk or dv above 128. */
+ * of q where they are not in float16's good range. What is below 1e-4 of the largest that it shares a power with loses
+ * bits, of tokens before that too (docs/cuda.md). n goes into its product as two parts. S itself is float32 in
+ * registers, and sums over steps are ordinary ones, as those of the tensor cores cut off. A step's rows are asked for a
+ * step ahead, to where each thread reads its own. The warps that make the outputs of sixteen tokens share their rows of
+ * tril(Q K^T), each making some columns of it. NaN: rows of k or v that hold one are taken as zero and everything from
+ * the first one on is NaN; a NaN in q touches its own row. Not supported: dk or dv above 128. */
 #ifndef VLA_CUDA_LINEAR_TF32_CUH
 #define VLA_CUDA_LINEAR_TF32_CUH
 #include "kernels/cuda/async.cuh"

@@ -118,6 +118,9 @@ static bool make(const test &c, host &x)
         for (int64_t r = 0; r < rows; r++)
             for (int64_t j = 0; j < dv; j++)
                 x.v[(size_t)(r * dv + j)] *= r % c.T / 100 % 3 == 1 ? 100 : r % c.T / 100 % 3 == 2 ? 0.01 : 1;
+    } else if (c.kind == "loud") { /* the last key of every 64 tokens 10,000 times the others */
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t j = 0; j < dk && r % c.T % 64 == 63; j++) x.k[(size_t)(r * dk + j)] *= 1e4;
     } else if (c.kind == "vla_lm" || c.kind == "softmax_lm") {
         const std::string folder = data_folder + "/" + c.kind + "/";
         const int64_t from = 0;
@@ -618,6 +621,7 @@ static const char *const FULL[] = {
     "op=linear dtype=tf32 d=33 dv=70 T=150 features=identity",
     "op=linear dtype=tf32 d=128 T=200 H=1 qk_l2",
     "op=linear dtype=tf32 d=64 T=512 kind=softmax_lm",
+    "op=linear dtype=tf32 d=64 T=200 H=1 kind=loud",
 };
 
 int main(int argc, char **argv)

@@ -185,7 +185,7 @@ def translate(op, args, pred):
             if 'warp' in w:
                 return '__syncwarp(%s)' % args[0]
             raise Bad(op)
-        if w[0] in ('fence', 'membar', 'prefetch', 'prefetchu', 'applypriority', 'setmaxnreg') or w[:4] == ['cp', 'async', 'bulk', 'prefetch']:
+        if w[0] in ('fence', 'membar', 'prefetch', 'prefetchu', 'applypriority', 'setmaxnreg'):
             return '(void)0'
         if w[0] == 'discard':
             return 'memset((void *)%s, 0xcd, %s)' % (addr(args[0]), args[1])

@@ -5,7 +5,7 @@
 #   --quick   nine cases (some seconds)        --full    all of them, the default (about a minute)
 #   --seeds N that many orders besides one     --filter TEXT  those of --full with it      --chunks  the error of each chunk
 # A CASE is words: "op=vla|delta|linear dtype=bf16|f16, of linear tf32 too (its scan), d= dv= T= H= back=auto|apart|pairs|beside|brief plain lambda0= no_u qk_l2
-# features= split=N (stop there, go on from the state) kind=normal|equal|near|zeros|turn|axis|large|vla_lm|softmax_lm sms=
+# features= split=N (stop there, go on from the state) kind=normal|equal|near|zeros|turn|axis|large|loud|vla_lm|softmax_lm sms=
 # (multiprocessors) per= (chunks a segment) budget= (bytes of workspace)". A line: error of o in the worst chunk over that chunk's
 # own size, its mean over chunks, of all; of S, A and n. BAD: above 3e-2 (o, S), 2e-2 (A, n), in tf32 5e-3, not finite, or bits that differ.
 # Environment: EMU_ARCH=80 the code for older devices; EMU_EARLY=0|2 kernels never, always let in early; EMU_LONE=0|1;
